@@ -1,0 +1,1 @@
+"""Data only: the facts about a run and about the world, as frozen structs."""

@@ -1,0 +1,1 @@
+"""The loop that owns world, time, tasks and order."""

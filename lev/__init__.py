@@ -1,0 +1,1 @@
+"""The front end: the only place where adapters are chosen and wired."""

@@ -1,0 +1,1 @@
+"""Adapters to models, and the public fakes."""

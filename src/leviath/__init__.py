@@ -1,0 +1,1 @@
+"""leviath: an embeddable engine for fleets of LLM-agent runs."""

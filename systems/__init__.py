@@ -1,0 +1,1 @@
+"""The rules: plain functions over one run or over the world. No I/O, no await."""
