@@ -1,0 +1,60 @@
+"""Every limit of the engine in one place, with its reason. Units stand last in names.
+
+Lower layers do not import this module: systems get what they need as the recorded ``Policy`` input,
+persistence gets it as arguments. Relations between limits are asserted at import.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# --- what enters -------------------------------------------------------------------------------
+TASK_BYTES_MAX: Final = 1 * MIB
+"""A task is carried in meta.json, which every listing may parse; larger inputs belong in files."""
+METADATA_BYTES_MAX: Final = 64 * KIB
+"""Labels, not documents: all keys and values of one run's metadata together."""
+RUN_ID_BYTES_MAX: Final = 128
+"""Names a folder; leaves room under the usual 255 byte limit of a file name for our suffixes."""
+STEP_INPUTS_MAX: Final = 256
+"""Inputs of one step: keeps one step well under the 20 ms a host's loop may be held."""
+TEXT_INLINE_BYTES_MAX: Final = 1024
+"""Texts above this are stored once by digest; below it a row of their own costs more than it saves."""
+
+# --- durability --------------------------------------------------------------------------------
+NOT_DURABLE_STEPS_MAX: Final = 1024
+"""Steps that may run ahead of the disk (architecture 6): bounds memory and what a crash forgets."""
+NOT_DURABLE_BYTES_MAX: Final = 64 * MIB
+"""The same in bytes."""
+CUT_BYTES: Final = 16 * MIB
+"""Changes since the last cut that start a new one: bounds what a load has to apply."""
+CUT_INTERVAL_MS: Final = 60_000
+"""At most this long between cuts while anything changes."""
+MIRROR_INTERVAL_MS: Final = 1_000
+"""A busy run's files are rewritten at most this often."""
+HEARTBEAT_INTERVAL_MS: Final = 30_000
+"""The persistence heartbeat of the run files (seed 000, ``touch``)."""
+HEARTBEAT_BUCKETS: Final = 30
+"""One bucket of ordinals a second, so that a beat never holds the loop."""
+SLEEP_GAP_MS: Final = 5_000
+"""A gap longer than this beyond what the loop waited for is a sleeping machine, not elapsed time."""
+
+# --- tools -------------------------------------------------------------------------------------
+TOOL_DEADLINE_MS: Final = 600_000
+"""Default deadline of one tool call."""
+TOOL_RESULT_INLINE_BYTES_MAX: Final = 64 * KIB
+"""What of a tool's result goes to the model: head, tail and a pointer to the spill file."""
+TOOL_SPILL_BYTES_MAX: Final = 64 * MIB
+"""What of a tool's result is kept in its spill file; beyond it the process group is killed."""
+TOOL_GROUP_KILL_MS: Final = 2_000
+"""A tool's process group is gone this long after its host died."""
+FINAL_OUTPUT_BYTES_MAX: Final = 256 * KIB
+"""The final output (leviath-run-files section 1), cut at a code point."""
+MODIFIED_FILES_MAX: Final = 200
+"""Distinct paths kept in RunFlags.modified_files; the count goes on."""
+
+assert TEXT_INLINE_BYTES_MAX < TOOL_RESULT_INLINE_BYTES_MAX <= TOOL_SPILL_BYTES_MAX
+assert HEARTBEAT_INTERVAL_MS == HEARTBEAT_BUCKETS * 1_000
+assert CUT_BYTES < NOT_DURABLE_BYTES_MAX
