@@ -1,7 +1,7 @@
 """The words for why a model call failed, and what each one allows.
 
-Providers choose the word, from a status code or an exception type and never from words inside a message;
-systems read the table and nothing else, so that retry, breaker and failover cannot disagree.
+Providers choose the word, from a status code or an exception type and never from words inside a
+message; systems read the table and nothing else, so that retry, breaker and failover cannot disagree.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ ERROR_POLICIES: Final[Mapping[ErrorKind, ErrorPolicy]] = MappingProxyType(
         ErrorKind.TIMEOUT: _policy(retry=True, breaker=True, failover=True),
         ErrorKind.WORKSPACE_LOST: _policy(retry=False, breaker=False, failover=False),
         # The run waits until its provider is back rather than go on with one that nobody chose.
-        ErrorKind.PROVIDER_MISSING: _policy(retry=False, breaker=False, failover=True),
+        ErrorKind.PROVIDER_MISSING: _policy(retry=False, breaker=False, failover=False),
         # A script that ran out is a fault of the test; a fallback would hide it.
         ErrorKind.SCRIPT_EXHAUSTED: _policy(retry=False, breaker=False, failover=False),
         ErrorKind.ABORTED: _policy(retry=False, breaker=False, failover=False),

@@ -1,7 +1,7 @@
 """Ports: what the engine asks of the outside, as small protocols, and the values that cross them.
 
-A provider is one method. Values are frozen and made of immutable types, so that a lane, a recorder and a
-test may keep one without a copy.
+A provider is one method. Values are frozen and made of immutable types, so that a lane, a recorder
+and a test may keep one without a copy.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class InferenceReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Provider(Protocol):
-    """An adapter to models. Everything that decides is in the request; no state of a run lives here."""
+    """An adapter to models. All that decides is in the request; no state of a run lives here."""
 
     @property
     def name(self) -> str:
@@ -135,10 +135,10 @@ class Provider(Protocol):
     ) -> InferenceReply:
         """Make one call.
 
-        ``on_text`` takes pieces of text as they come; together they are the reply's text. It never blocks.
-        Raises ProviderError with kind, retryable and retry_after_ms; any other exception is a defect of the
-        adapter and counts as ``other``. Cancelled: the call may have happened and been charged; nothing of it
-        is kept.
+        ``on_text`` takes pieces of text as they come; together they are the reply's text. It never
+        blocks. Raises ProviderError with kind, retryable and retry_after_ms; any other exception is
+        a defect of the adapter and counts as ``other``. Cancelled: the call may have happened and
+        been charged; nothing of it is kept.
         """
         ...
 
