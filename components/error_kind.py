@@ -1,7 +1,7 @@
 """The words for why a model call failed, and what each one allows.
 
 Providers choose the word, from a status code or an exception type and never from words inside a
-message; systems read the table and nothing else, so that retry, breaker and failover cannot disagree.
+message; systems read only the table, so that retry, breaker and failover cannot disagree.
 """
 
 from __future__ import annotations
