@@ -1,0 +1,169 @@
+"""Opening ``world.db`` and saying what went wrong with it in our own errors.
+
+What the file is gets decided from its first 100 bytes, before SQLite touches anything: so a
+database of a newer leviath, or of another program, stays as it is down to the byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import apsw
+
+from leviath.components.errors import Damaged, DiskFull, Locked, NewerFormat, StorageError
+from leviath.persistence import schema
+
+Level = Literal["full", "process"]
+"""``full``: a commit is on the disk. ``process``: it survives a killed process, not a power cut."""
+
+_SYNCHRONOUS: Final = {"full": "full", "process": "off"}
+_BUSY_TIMEOUT_MS: Final = 5_000
+_CHECKPOINT_PAGES: Final = 4_000  # 16 MiB of WAL: a busy home checkpoints about once a second
+_WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
+_CACHE_KIB: Final = 32 * 1024
+_MAGIC: Final = b"SQLite format 3\x00"
+_NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+@contextlib.contextmanager
+def translated(path: str, db: apsw.Connection | None = None) -> Iterator[None]:
+    """Raise what SQLite reports inside as the error of ours that names file and remedy."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise _our_error(error, path, db) from error
+
+
+def _our_error(error: apsw.Error, path: str, db: apsw.Connection | None) -> StorageError:
+    os_errno = 0 if db is None else db.system_errno
+    if isinstance(error, apsw.FullError) or (
+        isinstance(error, apsw.IOError) and os_errno in _NO_SPACE
+    ):
+        return DiskFull(f"{path}: no space left on the disk; free some and it goes on", path=path)
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return Damaged(f"{path}: the database is damaged ({error})", path=path)
+    if isinstance(error, apsw.BusyError):
+        return Locked(f"{path}: another process keeps the database busy", path=path)
+    if isinstance(error, apsw.IOError):
+        return StorageError(f"{path}: input/output error ({error})", path=path, io=True)
+    return StorageError(f"{path}: {error}", path=path)
+
+
+def read_header(path: Path) -> tuple[int, int] | None:
+    """(application id, format) from the header of the file; None when there is no database yet.
+
+    Raises Damaged for a file that is not a SQLite database.
+    """
+    try:
+        with open(path, "rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+    if not header:
+        # A crash during creation leaves an empty file; an empty file that has a log lost its pages.
+        wal = path.with_name(path.name + "-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise Damaged(f"{path}: is empty although its log is not", path=str(path))
+        return None
+    if len(header) < 100 or not header.startswith(_MAGIC):
+        raise Damaged(f"{path}: is not a SQLite database", path=str(path))
+    return int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
+
+
+def connect(
+    path: Path, *, level: Level, vfs: str | None, read_only: bool, exists: bool
+) -> apsw.Connection:
+    """A connection with our settings to the database at ``path``, its format not looked at yet.
+
+    A new file is created with mode 0600, which SQLite hands on to the -wal and -shm files.
+    """
+    if read_only:
+        flags = apsw.SQLITE_OPEN_READONLY
+    else:
+        flags = apsw.SQLITE_OPEN_READWRITE
+        if not exists:
+            flags |= apsw.SQLITE_OPEN_CREATE
+            _create_private(path)
+    db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    try:
+        db.set_busy_timeout(_BUSY_TIMEOUT_MS)
+        db.pragma("trusted_schema", False)
+        db.pragma("cell_size_check", True)
+        db.pragma("temp_store", "memory")
+        db.pragma("cache_size", -_CACHE_KIB)
+        db.pragma("synchronous", _SYNCHRONOUS[level])
+        db.pragma("journal_size_limit", _WAL_KEPT_BYTES)
+        db.wal_autocheckpoint(_CHECKPOINT_PAGES)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create_private(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFull(f"{path}: no space left on the disk", path=str(path)) from error
+        reason = f"{path}: cannot be created ({error.strerror})"
+        raise StorageError(reason, path=str(path)) from error
+
+
+def open_checked(
+    path: Path, *, level: Level, vfs: str | None = None, read_only: bool = False
+) -> apsw.Connection:
+    """Open, create or migrate ``path``; see ``database.open_database`` for what is raised."""
+    header = read_header(path)
+    if header is None and read_only:
+        raise StorageError(f"{path}: there is no database", path=str(path), missing=True)
+    if header is not None:
+        _check_header(path, header)
+    with translated(str(path)):
+        db = connect(path, level=level, vfs=vfs, read_only=read_only, exists=header is not None)
+    try:
+        with translated(str(path), db):
+            if not read_only:
+                schema.migrate(db, keep_copy=lambda old: keep_copy(db, path, old, vfs))
+            elif schema.format_of(db) < schema.FORMAT:
+                raise StorageError(f"{path}: is of an older format; open it for writing once")
+            present = {str(name) for (name,) in db.execute("select name from sqlite_schema")}
+        if missing := sorted(schema.TABLES - present):
+            raise Damaged(f"{path}: lacks table {missing[0]}", path=str(path))
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_header(path: Path, header: tuple[int, int]) -> None:
+    application_id, version = header
+    if application_id != schema.APPLICATION_ID:
+        raise Damaged(f"{path}: is the database of another program", path=str(path))
+    if version > schema.FORMAT:
+        raise NewerFormat(
+            f"{path}: has format {version}, this leviath reads up to {schema.FORMAT}; "
+            "use the newer leviath (nothing was changed)",
+            path=str(path),
+            format=version,
+        )
+
+
+def keep_copy(db: apsw.Connection, path: Path, old_format: int, vfs: str | None) -> None:
+    """Copy the database to ``<name>.format-<old_format>`` before its format changes."""
+    target = path.with_name(f"{path.name}.format-{old_format}")
+    target.unlink(missing_ok=True)
+    _create_private(target)
+    copy = apsw.Connection(str(target), vfs=vfs)
+    try:
+        with copy.backup("main", db, "main") as backup:
+            backup.step()
+    finally:
+        copy.close()

@@ -1,0 +1,489 @@
+"""``world.db``: what a home keeps, and the only place that speaks SQL to it.
+
+A Database belongs to one thread at a time; readers in other threads or processes open their own.
+Writers are fenced: ``claim`` takes the next epoch, and every write afterwards checks in its own
+transaction that the epoch is still ours. All of a method's effect is in one transaction, so a call
+that raises has changed nothing. Bodies are opaque; crc32 of state and entry bodies is checked here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+from msgspec.structs import astuple
+
+from leviath.components.errors import Damaged, Locked, StorageError, WorldError
+from leviath.persistence import schema
+from leviath.persistence.connect import Level, open_checked, translated
+from leviath.persistence.rows import (
+    Batch,
+    JournalRow,
+    LedgerRow,
+    LivenessRow,
+    MirrorRow,
+    OpeningRow,
+    RunRow,
+    StateRow,
+    WorldRow,
+)
+
+__all__ = [
+    "Batch",
+    "Database",
+    "JournalRow",
+    "LedgerRow",
+    "Level",
+    "LivenessRow",
+    "MirrorRow",
+    "OpeningRow",
+    "RunRow",
+    "StateRow",
+    "WorldRow",
+    "open_database",
+]
+
+_ENTRIES_PER_QUERY: Final = 500
+_BOOLS: Final = tuple(
+    place for place, field in enumerate(msgspec.structs.fields(RunRow)) if field.type is bool
+)
+assert ", ".join(RunRow.__struct_fields__) == schema.RUN_COLUMNS
+
+
+def _upsert(table: str, columns: str, key: str) -> str:
+    names = columns.split(", ")
+    kept = ", ".join(f"{n} = excluded.{n}" for n in names if n not in key.split(", "))
+    marks = ", ".join("?" * len(names))
+    return (
+        f"insert into {table} ({columns}) values ({marks}) on conflict ({key}) do update set {kept}"  # noqa: S608
+    )
+
+
+_INSERT_JOURNAL: Final = "insert into journal values (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_ENTRY: Final = "insert into entry values (?, ?, ?) on conflict (digest) do nothing"
+_UPSERT_RUN: Final = _upsert("run", schema.RUN_COLUMNS, "ordinal")
+_UPSERT_LEDGER: Final = "insert or replace into ledger values (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_UPSERT_MIRROR: Final = "insert or replace into mirror values (?, ?, ?, ?, ?, ?)"
+_UPSERT_SECRET: Final = "insert or replace into secret values (?, ?)"  # noqa: S105
+_UPSERT_STATE: Final = "insert or replace into state values (?, ?, ?, ?, ?)"
+_DROP_SUPERSEDED: Final = """
+delete from state where (owner, part, cut) in (
+    select old.owner, old.part, old.cut from state new
+    join state old on old.owner = new.owner and old.part = new.part and old.cut < new.cut
+    where new.cut > ?1 and new.cut <= ?2)
+"""
+
+
+def open_database(
+    path: str | os.PathLike[str], *, level: Level, vfs: str | None = None, read_only: bool = False
+) -> Database:
+    """Open ``path``, creating it (mode 0600) or bringing it to our format when needed.
+
+    ``vfs`` names a registered apsw VFS; it is the seam for recording and faults.
+
+    Raises NewerFormat when a newer leviath wrote the file and Damaged when it is no database of
+    ours (nothing was touched in both cases), Damaged for damaged pages, DiskFull, StorageError
+    (with ``missing=True`` in its fields when read_only finds no database).
+    """
+    where = Path(path)
+    return Database(open_checked(where, level=level, vfs=vfs, read_only=read_only), where, level)
+
+
+class Database:
+    """An open ``world.db``; made by ``open_database``."""
+
+    def __init__(self, db: apsw.Connection, path: Path, level: Level) -> None:
+        self._db = db
+        self._path = str(path)
+        self._level: Level = level
+        self._epoch: int | None = None  # ours since claim(); None for a reader
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The connection itself, for the tables of other stores and for tests."""
+        return self._db
+
+    @property
+    def epoch(self) -> int | None:
+        """Our epoch; None before ``claim``."""
+        return self._epoch
+
+    def close(self) -> None:
+        """Close the connection; the last one of a file also folds the WAL into it."""
+        with self._errors():
+            self._db.close()
+
+    # --- the world and its hosts ---------------------------------------------------------------
+
+    def world(self) -> WorldRow | None:
+        """The world's row; None in a home that was never initialised."""
+        row = self._one("select world_id, seed, format, epoch, cut, step from world")
+        if row is None:
+            return None
+        world_id, seed, *rest = row
+        return WorldRow(world_id, seed % 2**64, *rest)
+
+    def initialise(self, world_id: str, seed: int) -> None:
+        """Make the world's row: epoch, cut and step 0. ``seed`` is in 0 .. 2**64 - 1.
+
+        Raises StorageError when the world exists already.
+        """
+        if not 0 <= seed < 2**64:
+            raise WorldError(f"seed {seed} is not in 0 .. 2**64 - 1")
+        signed = seed - 2**64 if seed >= 2**63 else seed
+        with self._transaction():
+            self._db.execute(
+                "insert into world values (1, ?, ?, ?, 0, 0, 0)", (world_id, signed, schema.FORMAT)
+            )
+
+    def claim(self, wall_ms: int, rules: str) -> int:
+        """Become the host: take the next epoch, note the opening, drop an unfinished cut."""
+        with self._transaction():
+            row = self._db.execute(
+                "update world set epoch = epoch + 1 returning epoch, cut"
+            ).fetchone()
+            if row is None:
+                raise StorageError(f"{self._path}: no world to host; initialise it first")
+            epoch, cut = row
+            self._db.execute(
+                "insert into opening (epoch, wall_ms, rules) values (?, ?, ?)",
+                (epoch, wall_ms, rules),
+            )
+            self._db.execute("delete from state where cut > ?", (cut,))
+        self._epoch = int(epoch)
+        return self._epoch
+
+    def openings(self) -> list[OpeningRow]:
+        """All hosts this home had, oldest first."""
+        rows = self._all("select epoch, wall_ms, rules, loading, loaded, clean from opening")
+        return [
+            OpeningRow(epoch, wall_ms, rules, loading, bool(loaded), bool(clean))
+            for epoch, wall_ms, rules, loading, loaded, clean in rows
+        ]
+
+    def set_loading(self, ordinal: int | None) -> None:
+        """Name the run being decoded, so that a crash there can be blamed on it.
+
+        Not synced: what a killed process leaves must tell, a power cut is no run's fault.
+        """
+        with self._unsynced(), self._fenced():
+            self._db.execute(
+                "update opening set loading = ? where epoch = ?", (ordinal, self._epoch)
+            )
+
+    def mark_loaded(self) -> None:
+        """The load is over; no run is being decoded."""
+        with self._fenced():
+            self._db.execute(
+                "update opening set loading = null, loaded = 1 where epoch = ?", (self._epoch,)
+            )
+
+    def mark_clean(self) -> None:
+        """This host closed in good order."""
+        with self._fenced():
+            self._db.execute("update opening set clean = 1 where epoch = ?", (self._epoch,))
+
+    def liveness(self, wall_ms: int) -> None:
+        """Renew our sign of life. Not synced: it means nothing after a power cut."""
+        with self._unsynced(), self._fenced():
+            self._db.execute(
+                "insert or replace into liveness values (1, ?, ?)", (self._epoch, wall_ms)
+            )
+
+    def liveness_read(self) -> LivenessRow | None:
+        """The newest sign of life of any host."""
+        row = self._one("select epoch, wall_ms from liveness")
+        return None if row is None else LivenessRow(*row)
+
+    # --- what a host writes --------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> None:
+        """Make a batch durable in one transaction: entries first, the world's step last.
+
+        Raises Locked when another host took over, DiskFull when there is no space, StorageError
+        with ``io=True`` in its fields for an I/O error. Nothing of the batch is there afterwards,
+        except that after an I/O error it is unknown whether a later opening finds it.
+        """
+        db = self._db
+        with self._fenced(batch.journal[-1].step if batch.journal else None):
+            if batch.entries:
+                rows = ((digest, zlib.crc32(body), body) for digest, body in batch.entries)
+                db.executemany(_INSERT_ENTRY, rows)
+            if batch.secrets:
+                db.executemany(_UPSERT_SECRET, batch.secrets)
+            if batch.journal:
+                db.executemany(_INSERT_JOURNAL, map(astuple, batch.journal))
+            if batch.runs:
+                db.executemany(_UPSERT_RUN, map(astuple, batch.runs))
+            if batch.ledger:
+                db.executemany(_UPSERT_LEDGER, map(astuple, batch.ledger))
+            if batch.mirror:
+                db.executemany(_UPSERT_MIRROR, map(astuple, batch.mirror))
+            if batch.gone:
+                self._drop_runs(batch.gone, batch.journal[-1].step if batch.journal else None)
+
+    def _drop_runs(self, ordinals: Sequence[int], step: int | None) -> None:
+        """Forget what lists and charges runs; their state goes with the next cut."""
+        keys = [(ordinal,) for ordinal in ordinals]
+        for table, column in (("run", "ordinal"), ("ledger", "run"), ("mirror", "run")):
+            self._db.executemany(f"delete from {table} where {column} = ?", keys)  # noqa: S608
+        self._db.executemany(
+            "insert or replace into gone values (?, coalesce(?, (select step from world)))",
+            [(ordinal, step) for ordinal in ordinals],
+        )
+
+    def write_state(self, rows: Iterable[StateRow]) -> None:
+        """Add rows of a cut that ``finish_cut`` will make valid. ``body`` None removes a part."""
+        with self._fenced():
+            self._db.executemany(_UPSERT_STATE, map(astuple, rows))
+
+    def finish_cut(self, cut: int, *, keep_history_from: int | None) -> None:
+        """Make all state rows up to ``cut`` valid at once and drop what they supersede.
+
+        With ``keep_history_from``, journal rows older than the newest one at or before that step
+        go; that one stays, for its digest. Nothing newer than the cut is ever dropped.
+        """
+        db = self._db
+        with self._fenced():
+            row = db.execute("select cut, step from world").fetchone()
+            assert row is not None
+            old_cut, step = row
+            if not old_cut <= cut <= step:
+                raise WorldError(f"cut {cut} is not between cut {old_cut} and step {step}")
+            db.execute(_DROP_SUPERSEDED, (old_cut, cut))
+            db.execute(
+                "delete from state where cut > ? and cut <= ? and body is null", (old_cut, cut)
+            )
+            db.execute(
+                "delete from state where owner in (select ordinal from gone where step <= ?)"
+                " and cut <= ?",
+                (cut, cut),
+            )
+            db.execute("delete from gone where step <= ?", (cut,))
+            if keep_history_from is not None:
+                db.execute(
+                    "delete from journal where step < "
+                    "(select max(step) from journal where step <= ?)",
+                    (min(keep_history_from, cut),),
+                )
+            db.execute("update world set cut = ?", (cut,))
+
+    # --- what a load reads ---------------------------------------------------------------------
+
+    def state_rows(self, *, ended: bool = True) -> Iterator[StateRow]:
+        """The valid state: newest row of each (owner, part) as of the newest cut, in that order.
+
+        Removed parts do not appear. ``ended=False`` leaves out the runs that have ended. Raises
+        Damaged naming owner and part when a body is not what was written.
+        """
+        where = (
+            ""
+            if ended
+            else " and owner not in (select ordinal from run where ended_ms is not null)"
+        )
+        return self._valid_state(where, ())
+
+    def owner_state(self, owner: int) -> list[StateRow]:
+        """The valid state of one owner, ordered by part; for the page-in of a run."""
+        return list(self._valid_state(" and owner = ?", (owner,)))
+
+    def _valid_state(self, where: str, bindings: tuple[int, ...]) -> Iterator[StateRow]:
+        with self._errors():
+            newest: StateRow | None = None
+            for values in self._db.execute(
+                "select owner, part, cut, crc, body from state"  # noqa: S608
+                f" where cut <= (select cut from world){where} order by owner, part, cut",
+                bindings,
+            ):
+                row = StateRow(*values)
+                if newest is not None and (row.owner, row.part) != (newest.owner, newest.part):
+                    yield from self._checked(newest)
+                newest = row
+            if newest is not None:
+                yield from self._checked(newest)
+
+    def _checked(self, row: StateRow) -> tuple[StateRow, ...]:
+        """The row if its part is there, nothing if it was removed."""
+        if row.body is None:
+            return ()
+        if zlib.crc32(row.body) != row.crc:
+            raise Damaged(
+                f"{self._path}: state of owner {row.owner}, part {row.part} is damaged",
+                path=self._path,
+                owner=row.owner,
+                part=row.part,
+            )
+        return (row,)
+
+    def journal_after(self, step: int) -> Iterator[JournalRow]:
+        """The journal's rows with a later step, in order."""
+        with self._errors():
+            for values in self._db.execute(
+                "select * from journal where step > ? order by step", (step,)
+            ):
+                yield JournalRow(*values)
+
+    def journal_digest_at(self, step: int) -> bytes | None:
+        """The digest of exactly that step; None when the journal does not have it."""
+        row = self._one("select digest from journal where step = ?", (step,))
+        return None if row is None else row[0]
+
+    def entry(self, digest: bytes) -> bytes | None:
+        """The body of an entry. Raises Damaged when it is not what was written."""
+        return self.entries((digest,)).get(digest)
+
+    def entries(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """The bodies of those entries that exist, by digest. Raises Damaged like ``entry``."""
+        found: dict[bytes, bytes] = {}
+        wanted = list(digests)
+        for start in range(0, len(wanted), _ENTRIES_PER_QUERY):
+            part = wanted[start : start + _ENTRIES_PER_QUERY]
+            marks = ", ".join("?" * len(part))
+            for digest, crc, body in self._all(
+                f"select digest, crc, body from entry where digest in ({marks})", tuple(part)  # noqa: S608
+            ):
+                if zlib.crc32(body) != crc:
+                    raise Damaged(
+                        f"{self._path}: entry {digest.hex()} is damaged",
+                        path=self._path,
+                        digest=digest.hex(),
+                    )
+                found[digest] = body
+        return found
+
+    def secret(self, ref: str) -> str | None:
+        """The value of a secret; never log it."""
+        row = self._one("select value from secret where ref = ?", (ref,))
+        return None if row is None else row[0]
+
+    # --- what listings read --------------------------------------------------------------------
+
+    def run_rows(
+        self,
+        *,
+        statuses: Collection[str] = (),
+        agent_name: str | None = None,
+        parent_run_id: str | None = None,
+        ended_before_ms: int | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        """Runs, most recently updated first. Empty filters let everything pass.
+
+        Page by handing ``(updated_ms, ordinal)`` of the last row back as ``after``.
+        """
+        terms: list[str] = []
+        bindings: list[str | int] = []
+        if statuses:
+            terms.append(f"status in ({', '.join('?' * len(statuses))})")
+            bindings.extend(statuses)
+        for column, value in (("agent_name", agent_name), ("parent_run_id", parent_run_id)):
+            if value is not None:
+                terms.append(f"{column} = ?")
+                bindings.append(value)
+        if ended_before_ms is not None:
+            terms.append("ended_ms < ?")
+            bindings.append(ended_before_ms)
+        if after is not None:
+            terms.append("(updated_ms, ordinal) < (?, ?)")
+            bindings.extend(after)
+        where = f" where {' and '.join(terms)}" if terms else ""
+        bindings.append(-1 if limit is None else limit)
+        order = " order by updated_ms desc, ordinal desc limit ?"
+        return self._runs(where + order, tuple(bindings))
+
+    def run_counts(self) -> dict[str, int]:
+        """How many runs have each status."""
+        return dict(self._all("select status, count(*) from run group by status"))
+
+    def run_by_id(self, run_id: str) -> RunRow | None:
+        """The run with that id."""
+        return next(iter(self._runs(" where run_id = ?", (run_id,))), None)
+
+    def run_by_key(self, key: str) -> RunRow | None:
+        """The run that was spawned with that key."""
+        return next(iter(self._runs(" where key = ?", (key,))), None)
+
+    def run_by_ordinal(self, ordinal: int) -> RunRow | None:
+        """The run with that ordinal."""
+        return next(iter(self._runs(" where ordinal = ?", (ordinal,))), None)
+
+    def _runs(self, tail: str, bindings: tuple[str | int, ...]) -> list[RunRow]:
+        rows = self._all(f"select {schema.RUN_COLUMNS} from run{tail}", bindings)  # noqa: S608
+        return [_run_row(row) for row in rows]
+
+    def ledger(self, run: int) -> list[LedgerRow]:
+        """All provider calls of one run, by effect and attempt."""
+        rows = self._all("select * from ledger where run = ? order by effect, attempt", (run,))
+        return [LedgerRow(*row) for row in rows]
+
+    def mirror_rows(self, run: int | None = None) -> list[MirrorRow]:
+        """The newest write of each mirrored file, of one run or of all."""
+        if run is None:
+            rows = self._all("select * from mirror order by run, file")
+        else:
+            rows = self._all("select * from mirror where run = ? order by file", (run,))
+        return [MirrorRow(*row) for row in rows]
+
+    # --- plumbing ------------------------------------------------------------------------------
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return translated(self._path, self._db)
+
+    def _one(self, sql: str, bindings: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+        with self._errors():
+            return self._db.execute(sql, bindings).fetchone()
+
+    def _all(self, sql: str, bindings: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._errors():
+            return self._db.execute(sql, bindings).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors():
+            self._db.execute("begin immediate")
+            try:
+                yield
+                self._db.execute("commit")
+            finally:
+                if self._db.in_transaction:  # something failed and SQLite did not roll back itself
+                    with contextlib.suppress(apsw.Error):
+                        self._db.execute("rollback")
+
+    @contextlib.contextmanager
+    def _fenced(self, step: int | None = None) -> Iterator[None]:
+        """A transaction that ends by moving the world's step, provided that the epoch is ours."""
+        if self._epoch is None:
+            raise WorldError(f"{self._path}: claim() the world before writing to it")
+        with self._transaction():
+            yield
+            self._db.execute(
+                "update world set step = coalesce(?, step) where epoch = ?", (step, self._epoch)
+            )
+            if not self._db.changes():
+                raise Locked(f"{self._path}: another host took over", path=self._path)
+
+    @contextlib.contextmanager
+    def _unsynced(self) -> Iterator[None]:
+        """Commits inside reach the operating system only; later synced ones cover them."""
+        if self._level != "full":
+            yield
+            return
+        self._db.pragma("synchronous", "normal")
+        try:
+            yield
+        finally:
+            self._db.pragma("synchronous", "full")
+
+
+def _run_row(values: tuple[Any, ...]) -> RunRow:
+    row = list(values)
+    for place in _BOOLS:
+        row[place] = bool(row[place])
+    return RunRow(*row)
