@@ -1,0 +1,83 @@
+"""What systems want done outside. A command leaves only after the commit of its step.
+
+Commands are not journaled: after a restart they follow again from the effects that are still open.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from leviath.components.base import Part
+from leviath.components.context import Region
+from leviath.components.text import Text
+
+
+class Infer(Part):
+    """Make one model call."""
+
+    run: int
+    run_id: str
+    effect: int
+    attempt: int
+    epoch: int
+    purpose: str
+    """turn or routing."""
+    ordinal: int
+    provider: str
+    model: str
+    stage: str
+    blueprint: bytes
+    stage_index: int
+    regions: tuple[Region, ...]
+    """What the model sees, in the blueprint's order."""
+    tools: tuple[bytes, ...]
+    """Digests of the offered tools' specs."""
+    timeout_ms: int
+    workdir: str
+    question: str = ""
+    """Of a routing call: asked after everything else, and kept out of the context."""
+
+
+class CallTool(Part):
+    """Make one tool call."""
+
+    run: int
+    run_id: str
+    effect: int
+    attempt: int
+    epoch: int
+    call_id: str
+    tool: str
+    arguments: Text
+    timeout_ms: int
+    workdir: str
+
+
+class Gather(Part):
+    """Read what a run needs before it starts."""
+
+    run: int
+    run_id: str
+    effect: int
+    attempt: int
+    workdir: str
+    seeds: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """(region, kind, patterns)."""
+    timeout_ms: int
+
+
+class Abort(Part):
+    """End one effect early. Its outcome is still owed."""
+
+    run: int
+    effect: int
+    attempt: int
+
+
+class Stop(Part):
+    """A run ended: nothing of it may still be alive outside."""
+
+    run: int
+
+
+Command: TypeAlias = Infer | CallTool | Gather | Abort | Stop

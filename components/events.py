@@ -1,0 +1,116 @@
+"""What subscribers hear. Numbered without a gap; durable before anybody hears of it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Event(Struct, frozen=True, array_like=True, gc=False, tag_field="e"):
+    """``number`` counts all events of a world; ``wall_ms`` is the wall time of the step."""
+
+    number: int
+    run_id: str
+    wall_ms: int
+
+
+class Spawned(Event, tag="spawned"):
+    agent_name: str
+    stage: str
+
+
+class StatusChanged(Event, tag="status"):
+    status: str
+    """RunStatus in wire words."""
+    previous: str
+    stage: str
+    waiting_on: str = ""
+    why: str = ""
+    actor: str = "engine"
+
+
+class StageEntered(Event, tag="stage"):
+    stage: str
+    previous: str
+    visit: int
+
+
+class TurnFinished(Event, tag="turn"):
+    stage: str
+    iteration: int
+    """Of this visit to the stage."""
+    turn: int
+    """Over all stages."""
+    prompt: int
+    completion: int
+    cached: int
+    cache_write: int
+    nano_usd: int | None
+    """None: the call has no price."""
+    tool_calls: int
+
+
+class CallFailed(Event, tag="failed"):
+    """One attempt at a model call failed."""
+
+    kind: str
+    message: str
+    attempt: int
+    retry_in_ms: int | None
+    """None: this was the last attempt on this model."""
+
+
+class ToolStarted(Event, tag="tool"):
+    call_id: str
+    tool: str
+    attempt: int
+
+
+class ToolEnded(Event, tag="tooled"):
+    call_id: str
+    tool: str
+    is_error: bool
+    note: str = ""
+
+
+class CallUnknown(Event, tag="unknown"):
+    """A tool call may have happened; a person decides, or the model is told."""
+
+    call_id: str
+    tool: str
+
+
+class OutputSubmitted(Event, tag="output"):
+    stage: str
+    size_bytes: int
+
+
+class MessageDelivered(Event, tag="message"):
+    sender: str
+
+
+class Ended(Event, tag="ended"):
+    """The run is complete, in error or cancelled."""
+
+    status: str
+    error: str | None
+    cost_nano_usd: int | None
+    """None: some call has no price."""
+    priced_nano_usd: int
+    turns: int
+
+
+WorldEvent: TypeAlias = (
+    Spawned
+    | StatusChanged
+    | StageEntered
+    | TurnFinished
+    | CallFailed
+    | ToolStarted
+    | ToolEnded
+    | CallUnknown
+    | OutputSubmitted
+    | MessageDelivered
+    | Ended
+)

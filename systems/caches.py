@@ -1,0 +1,232 @@
+"""What a load builds from components so that a step costs what the runs in it cost.
+
+* ids: run id and key to ordinal.
+* slots: live model calls per (provider, model), and the runs that wait for one, by root.
+* due: the next world time at which a run has something due.
+
+None of it is state: ``snapshot`` of a live world equals that of a rebuilt one after every step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from leviath.components.effects import Effects, Timers
+from leviath.components.identity import Identity, Tree
+from leviath.components.marker import Marker
+from leviath.components.progress import Resolution
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Position, Status
+
+if TYPE_CHECKING:
+    from leviath.systems.world import World
+
+SlotKey = tuple[str, str]
+"""(provider, model)"""
+
+
+class Caches:
+    """Watches a world. Made once per world, before anything is loaded into it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.in_use: dict[SlotKey, int] = {}
+        self.root_use: dict[SlotKey, dict[int, int]] = {}
+        """Live calls per root, which is what fairness evens out."""
+        self.waiting: dict[SlotKey, dict[int, dict[int, None]]] = {}
+        """Per root, the runs that stand ready, oldest first."""
+        self.dirty: dict[SlotKey, None] = {}
+        """Keys whose slots or queues changed since the last grants, in order of change."""
+        self._wants: dict[int, tuple[SlotKey, int]] = {}
+        self._holds: dict[int, tuple[SlotKey, int]] = {}
+        self._due: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        world.watch(Identity, self._identity)
+        world.watch(Effects, self._effects)
+        world.watch(Timers, self._timers)
+        world.watch(Status, self._status)
+        world.watch(Position, self._position)
+        world.watch(Resolution, self._resolution)
+
+    # --- watchers -------------------------------------------------------------------------------
+
+    def _identity(self, owner: int, old: Identity | None, new: Identity | None) -> None:
+        if old is not None:
+            self.world.by_run_id.pop(old.run_id, None)
+            if old.key:
+                self.world.by_key.pop(old.key, None)
+        if new is not None:
+            self.world.by_run_id[new.run_id] = owner
+            if new.key:
+                self.world.by_key[new.key] = owner
+
+    def _effects(self, owner: int, old: Effects | None, new: Effects | None) -> None:
+        self._refresh_hold(owner, new)
+        self._refresh_due(owner)
+
+    def _timers(self, owner: int, old: Timers | None, new: Timers | None) -> None:
+        self._refresh_due(owner)
+
+    def _status(self, owner: int, old: Status | None, new: Status | None) -> None:
+        if old is None or new is None or old.status is not new.status:
+            self._refresh_want(owner)
+            self._refresh_due(owner)
+
+    def _position(self, owner: int, old: Position | None, new: Position | None) -> None:
+        self.world.queue_moved(owner, old, new)
+        ready = Marker.ready_to_infer
+        if (old is not None and old.marker is ready) or (new is not None and new.marker is ready):
+            self._refresh_want(owner)
+
+    def _resolution(self, owner: int, old: Resolution | None, new: Resolution | None) -> None:
+        if owner in self._wants:
+            self._refresh_want(owner)
+
+    # --- slots ----------------------------------------------------------------------------------
+
+    def _root(self, owner: int) -> int:
+        tree = self.world.find(owner, Tree)
+        return owner if tree is None or not tree.root else tree.root
+
+    def _refresh_hold(self, owner: int, effects: Effects | None) -> None:
+        key: SlotKey | None = None
+        if effects is not None:
+            for effect in effects.items:
+                if effect.live and effect.provider:
+                    key = (effect.provider, effect.model)
+        old = self._holds.get(owner)
+        if (None if old is None else old[0]) == key:
+            return
+        if old is not None:
+            self._count(old[0], old[1], -1)
+            del self._holds[owner]
+        if key is not None:
+            self._holds[owner] = (key, self._root(owner))
+            self._count(key, self._holds[owner][1], 1)
+
+    def _count(self, key: SlotKey, root: int, by: int) -> None:
+        self.dirty[key] = None
+        self.in_use[key] = self.in_use.get(key, 0) + by
+        roots = self.root_use.setdefault(key, {})
+        roots[root] = roots.get(root, 0) + by
+        if not roots[root]:
+            del roots[root]
+        if not self.in_use[key]:
+            del self.in_use[key], self.root_use[key]
+
+    def _refresh_want(self, owner: int) -> None:
+        old = self._wants.pop(owner, None)
+        if old is not None:
+            roots = self.waiting[old[0]]
+            del roots[old[1]][owner]
+            if not roots[old[1]]:
+                del roots[old[1]]
+            if not roots:
+                del self.waiting[old[0]]
+        world = self.world
+        position = world.find(owner, Position)
+        status = world.find(owner, Status)
+        resolution = world.find(owner, Resolution)
+        if (
+            position is None
+            or status is None
+            or resolution is None
+            or position.marker is not Marker.ready_to_infer
+            or status.status is not RunStatus.RUNNING
+        ):
+            return
+        key = wanted_slot(resolution)
+        root = self._root(owner)
+        self._wants[owner] = (key, root)
+        self.waiting.setdefault(key, {}).setdefault(root, {})[owner] = None
+        self.dirty[key] = None
+
+    # --- due times ------------------------------------------------------------------------------
+
+    def _refresh_due(self, owner: int) -> None:
+        due = self._due_of(owner)
+        if due == self._due.get(owner):
+            return
+        if due is None:
+            del self._due[owner]
+        else:
+            self._due[owner] = due
+            heapq.heappush(self._heap, (due, owner))
+            if len(self._heap) > 64 and len(self._heap) > 4 * len(self._due):
+                self._heap = [(at, of) for of, at in self._due.items()]
+                heapq.heapify(self._heap)
+
+    def _due_of(self, owner: int) -> int | None:
+        status = self.world.find(owner, Status)
+        if status is None or status.status.is_ended:
+            return None
+        due: int | None = None
+        effects = self.world.find(owner, Effects)
+        if effects is not None:
+            for effect in effects.items:
+                if effect.aborting or not effect.due_ms:
+                    continue
+                if not effect.live and status.status is RunStatus.PAUSED:
+                    continue
+                if due is None or effect.due_ms < due:
+                    due = effect.due_ms
+        timers = self.world.find(owner, Timers)
+        if timers is not None and status.status is RunStatus.RUNNING:
+            for at in (timers.stall_ms, timers.stuck_ms):
+                if at is not None and (due is None or at < due):
+                    due = at
+        return due
+
+    def next_due_ms(self) -> int | None:
+        """World time of the next deadline of any run."""
+        while self._heap:
+            at, owner = self._heap[0]
+            if self._due.get(owner) == at:
+                return at
+            heapq.heappop(self._heap)
+        return None
+
+    def take_due(self, world_ms: int) -> list[int]:
+        """The runs with something due at ``world_ms``, by time and ordinal. They stay due."""
+        due: dict[int, None] = {}
+        kept: list[tuple[int, int]] = []
+        while self._heap and self._heap[0][0] <= world_ms:
+            at, owner = heapq.heappop(self._heap)
+            if self._due.get(owner) == at and owner not in due:
+                due[owner] = None
+                kept.append((at, owner))
+        for item in kept:
+            heapq.heappush(self._heap, item)
+        return list(due)
+
+    # --- the whole ------------------------------------------------------------------------------
+
+    def rebuild_order(self) -> None:
+        """After a load: bring the waiting runs into the order of their positions."""
+        for roots in self.waiting.values():
+            for root, runs in roots.items():
+                ordered = sorted(runs, key=lambda run: self.world.get(run, Position).sequence)
+                roots[root] = dict.fromkeys(ordered)
+
+    def snapshot(self) -> dict[str, object]:
+        """Everything above as plain values, for the comparison with a rebuilt world."""
+        return {
+            "in_use": dict(sorted(self.in_use.items())),
+            "root_use": {key: dict(sorted(use.items())) for key, use in self.root_use.items()},
+            "waiting": {
+                key: {root: tuple(runs) for root, runs in sorted(roots.items())}
+                for key, roots in sorted(self.waiting.items())
+            },
+            "due": dict(sorted(self._due.items())),
+            "run_ids": dict(sorted(self.world.by_run_id.items())),
+            "keys": dict(sorted(self.world.by_key.items())),
+            "queues": self.world.queues(),
+        }
+
+
+def wanted_slot(resolution: Resolution) -> SlotKey:
+    """The slot that a run's next call needs."""
+    if resolution.choice < len(resolution.candidates):
+        return resolution.candidates[resolution.choice]
+    return ("", "")

@@ -1,0 +1,134 @@
+"""A handle on one run, and the tick that systems write their wishes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from leviath.components.identity import Identity, Launch
+from leviath.components.marker import Marker
+from leviath.components.progress import Stage
+from leviath.components.status import Status
+
+if TYPE_CHECKING:
+    from leviath.components.base import Component
+    from leviath.components.blueprint import Blueprint, StageSpec
+    from leviath.components.commands import Command
+    from leviath.components.events import WorldEvent
+    from leviath.components.run_status import RunStatus
+    from leviath.systems.world import World
+
+C = TypeVar("C", bound="Component")
+E = TypeVar("E")
+
+
+class Now(Struct, frozen=True, gc=False):
+    """The two times of a step."""
+
+    world_ms: int
+    """Monotonic, continued across restarts: deadlines, backoff, stalls, the active clock."""
+    wall_ms: int
+    """Unix milliseconds, for records only."""
+
+
+class LedgerFact(Struct, frozen=True, gc=False):
+    """One row of the ledger: one attempt at one provider call."""
+
+    run: int
+    effect: int
+    attempt: int
+    kind: str
+    provider: str
+    model: str
+    prompt: int
+    completion: int
+    cached: int
+    cache_write: int
+    nano_usd: int | None
+    certainty: str
+    """provider, computed, interrupted or unknown."""
+
+
+class Ack(Struct, frozen=True, gc=False):
+    """What the caller behind a ticket hears once the step is durable."""
+
+    ticket: int
+    run: int = 0
+    run_id: str = ""
+    code: str = ""
+    """"" for done; else the code of the error that is raised: run_not_found, run_conflict, spawn."""
+    message: str = ""
+
+
+class Tick:
+    """One step's times, and what its systems want done. Undone in part when a system fails."""
+
+    __slots__ = ("_event_base", "acks", "commands", "events", "facts", "mirror", "now", "world")
+
+    def __init__(self, world: World, now: Now, event_base: int) -> None:
+        self.world = world
+        self.now = now
+        self.commands: list[Command] = []
+        self.events: list[WorldEvent] = []
+        self.facts: list[LedgerFact] = []
+        self.acks: list[Ack] = []
+        self.mirror: dict[int, bool] = {}
+        """Runs whose files are out of date, and whether that is urgent."""
+        self._event_base = event_base
+
+    def mark(self) -> tuple[int, int, int, int]:
+        return len(self.commands), len(self.events), len(self.facts), len(self.acks)
+
+    def undo_to(self, mark: tuple[int, int, int, int]) -> None:
+        del self.commands[mark[0] :]
+        del self.events[mark[1] :]
+        del self.facts[mark[2] :]
+        del self.acks[mark[3] :]
+
+    @property
+    def next_event(self) -> int:
+        """Number of the event that is emitted next."""
+        return self._event_base + len(self.events) + 1
+
+
+class Run:
+    """One run of a world. Cheap: make it where it is needed, keep none."""
+
+    __slots__ = ("n", "world")
+
+    def __init__(self, world: World, n: int) -> None:
+        self.world = world
+        self.n = n
+
+    def get(self, kind: type[C]) -> C:
+        return self.world.get(self.n, kind)
+
+    def find(self, kind: type[C]) -> C | None:
+        return self.world.find(self.n, kind)
+
+    def put(self, component: Component) -> None:
+        self.world.put(self.n, component)
+
+    def remove(self, kind: type[Component]) -> None:
+        self.world.remove(self.n, kind)
+
+    @property
+    def run_id(self) -> str:
+        return self.get(Identity).run_id
+
+    @property
+    def status(self) -> RunStatus:
+        return self.get(Status).status
+
+    @property
+    def marker(self) -> Marker | None:
+        return self.world.marker(self.n)
+
+    @property
+    def blueprint(self) -> Blueprint:
+        return self.world.blueprints[self.get(Launch).blueprint]
+
+    @property
+    def stage_spec(self) -> StageSpec:
+        return self.blueprint.stages[self.get(Stage).index]

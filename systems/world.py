@@ -1,0 +1,326 @@
+"""A typed face over a private esper: the only module that imports esper.
+
+esper keeps its world in module globals, so each ``World`` owns an instance of the module that nobody
+else can reach; a host's own esper is never touched. A World belongs to the thread that opened it.
+
+Beside esper's components stand caches that a load builds from them: a first-in-first-out queue per
+marker (esper's sets have no order of their own and never shrink) and what ``systems.caches`` keeps.
+Everything else in here is the step's undo log: which component each owner had when the step began.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from leviath.components.changes import Change, Gone, Put, Remove, Splice
+from leviath.components.context import Context, Entry, Region
+from leviath.components.errors import WorldError
+from leviath.components.identity import Identity
+from leviath.components.marker import Marker
+from leviath.components.parts import RUN_PARTS, WORLD_OWNER
+from leviath.components.status import Position
+from leviath.components.world_facts import Counters, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from leviath.components.base import Component
+    from leviath.components.blueprint import Blueprint
+
+C = TypeVar("C", bound="Component")
+Watcher = "Callable[[int, Component | None, Component | None], None]"
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _private_esper() -> ModuleType:
+    spec = importlib.util.find_spec("esper")
+    if spec is None or spec.loader is None:
+        raise WorldError("the esper package is not installed; reinstall leviath")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class World:
+    """Components of all owners. Owner 0 is the world itself, owner n the run with ordinal n.
+
+    Everything is synchronous and in memory. Reading an owner or a part that is not there raises
+    WorldError from ``get`` and returns None from ``find``.
+    """
+
+    def __init__(self) -> None:
+        ecs = _private_esper()
+        self._ecs: Any = ecs
+        self._add = ecs.add_component
+        self._entities: dict[int, dict[type, Any]] = {}
+        """esper's own row of each resident owner; read directly, written through esper only."""
+        self._entity: dict[int, int] = {}
+        self._thread = threading.get_ident()
+        self._log: list[tuple[int, type[Component], Component | None]] = []
+        """Undo log of the step: (owner, part, value before), oldest first."""
+        self._splices: list[tuple[int, int, int, tuple[Entry, ...]]] = []
+        """(index in the undo log, region index, drop, append)."""
+        self._gone: list[int] = []
+        self._watch: dict[type, Any] = {Position: self.queue_moved}
+        self._queues: dict[Marker, dict[int, None]] = {marker: {} for marker in Marker}
+        self.blueprints: dict[bytes, Blueprint] = {}
+        """The shelf: immutable content by digest, filled by the engine before a step names it."""
+        self.by_run_id: dict[str, int] = {}
+        self.by_key: dict[str, int] = {}
+        self.touched: set[int] = set()
+        """Owners written in this step, for the invariants."""
+        self.policy: Policy = Policy()
+        self._sequence = 0
+        self.admit(WORLD_OWNER, (Counters(), Policy()))
+        self._log.clear()
+        self._watch[Policy] = self._policy_changed
+        self.touched.clear()
+
+    # --- owners ---------------------------------------------------------------------------------
+
+    def check_thread(self) -> None:
+        """Raise WorldError when called from a thread that did not open this world."""
+        if threading.get_ident() != self._thread:
+            raise WorldError(
+                "this World belongs to the thread that opened it; post an input to its host instead"
+            )
+
+    def admit(self, owner: int, components: Iterable[Component]) -> None:
+        """Create an owner with these components, as part of the step under way."""
+        if owner in self._entity:
+            raise WorldError(f"owner {owner} exists already")
+        entity = self._ecs.create_entity()
+        self._entity[owner] = entity
+        self._entities[owner] = self._ecs._entities[entity]
+        for component in components:
+            self.put(owner, component)
+
+    def load(self, owner: int, components: Iterable[Component]) -> None:
+        """Bring in an owner as it was saved; no change is recorded."""
+        if owner == WORLD_OWNER:
+            for component in components:
+                self.put(owner, component)
+        else:
+            self.admit(owner, components)
+        self._log.clear()
+        self.touched.clear()
+
+    def evict(self, owner: int) -> None:
+        """Forget a resident run whose state is saved; no change is recorded."""
+        row = self._entities[owner]
+        for kind in list(row):
+            self._drop(owner, kind)
+        self._forget(owner)
+        self._log.clear()
+        self.touched.clear()
+
+    def _forget(self, owner: int) -> None:
+        del self._entities[owner]
+        self._ecs.delete_entity(self._entity.pop(owner), immediate=True)
+
+    def gone(self, owner: int) -> None:
+        """Let a run leave the world at the end of this step."""
+        self._gone.append(owner)
+
+    def __contains__(self, owner: int) -> bool:
+        return owner in self._entity
+
+    def owners(self) -> Iterator[int]:
+        """Ordinals of the resident runs, ascending when nothing was paged in since the load."""
+        return (owner for owner in self._entity if owner != WORLD_OWNER)
+
+    def resident_count(self) -> int:
+        return len(self._entity) - 1
+
+    # --- components -----------------------------------------------------------------------------
+
+    def get(self, owner: int, kind: type[C]) -> C:
+        """The owner's component of that kind."""
+        try:
+            return self._entities[owner][kind]  # type: ignore[no-any-return]
+        except KeyError:
+            raise WorldError(f"owner {owner} has no {kind.__name__}") from None
+
+    def find(self, owner: int, kind: type[C]) -> C | None:
+        """The owner's component of that kind, or None."""
+        row = self._entities.get(owner)
+        return None if row is None else row.get(kind)
+
+    def put(self, owner: int, component: Component) -> None:
+        """Set or replace a component."""
+        kind = type(component)
+        old = self._entities[owner].get(kind)
+        if old is component:
+            return
+        self._log.append((owner, kind, old))
+        self.touched.add(owner)
+        self._add(self._entity[owner], component)
+        watcher = self._watch.get(kind)
+        if watcher is not None:
+            watcher(owner, old, component)
+
+    def remove(self, owner: int, kind: type[Component]) -> None:
+        """Remove a component; nothing happens when it is not there."""
+        old = self._entities[owner].get(kind)
+        if old is None:
+            return
+        self._log.append((owner, kind, old))
+        self.touched.add(owner)
+        self._drop(owner, kind)
+
+    def _drop(self, owner: int, kind: type[Component]) -> None:
+        old = self._entities[owner][kind]
+        self._ecs.remove_component(self._entity[owner], kind)
+        watcher = self._watch.get(kind)
+        if watcher is not None:
+            watcher(owner, old, None)
+
+    def splice(self, owner: int, region: int, drop: int, append: tuple[Entry, ...]) -> None:
+        """Drop entries at a region's head and append others at its tail, recorded as just that."""
+        context = self.get(owner, Context)
+        old = context.regions[region]
+        dropped = sum(entry.tokens for entry in old.entries[:drop])
+        added = sum(entry.tokens for entry in append)
+        new = Region(
+            old.name, old.max_tokens, old.tokens - dropped + added, old.entries[drop:] + append
+        )
+        regions = context.regions[:region] + (new,) + context.regions[region + 1 :]
+        self._splices.append((len(self._log), region, drop, append))
+        self._log.append((owner, Context, context))
+        self.touched.add(owner)
+        self._add(self._entity[owner], Context(regions))
+
+    def watch(self, kind: type[C], watcher: Callable[[int, C | None, C | None], None]) -> None:
+        """Call ``watcher(owner, old, new)`` after each change of that part, also while undoing."""
+        self._watch[kind] = watcher
+
+    # --- markers --------------------------------------------------------------------------------
+
+    def marker(self, owner: int) -> Marker | None:
+        position = self.find(owner, Position)
+        return None if position is None else position.marker
+
+    def set_marker(self, owner: int, marker: Marker | None) -> None:
+        """Move a run to the tail of a marker's queue, or out of all queues. ``systems.moves`` only."""
+        if marker is None:
+            self.remove(owner, Position)
+            return
+        self._sequence += 1
+        self.put(owner, Position(marker, self._sequence))
+
+    def runs_with(self, marker: Marker) -> dict[int, None]:
+        """The marker's queue, oldest first. Do not change it while walking it."""
+        return self._queues[marker]
+
+    def queue_moved(self, owner: int, old: Position | None, new: Position | None) -> None:
+        """Keep the queues with a change of position. Called by whoever watches ``Position``."""
+        if old is not None:
+            self._queues[old.marker].pop(owner, None)
+        if new is not None:
+            self._queues[new.marker][owner] = None
+            if new.sequence > self._sequence:
+                self._sequence = new.sequence
+
+    def sort_queues(self) -> None:
+        """Bring every queue into the order of its positions, as after a load or an undo."""
+        for marker, queue in self._queues.items():
+            ordered = sorted(queue, key=lambda owner: self.get(owner, Position).sequence)
+            self._queues[marker] = dict.fromkeys(ordered)
+
+    def queues(self) -> dict[Marker, tuple[int, ...]]:
+        """All queues, for the comparison with rebuilt ones."""
+        return {marker: tuple(queue) for marker, queue in self._queues.items() if queue}
+
+    @property
+    def sequence(self) -> int:
+        """Count of marker moves so far."""
+        return self._sequence
+
+    @sequence.setter
+    def sequence(self, value: int) -> None:
+        self._sequence = value
+
+    def _policy_changed(self, owner: int, old: Component | None, new: Component | None) -> None:
+        self.policy = new if isinstance(new, Policy) else Policy()
+
+    # --- the step's undo log --------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """A point of this step that ``undo_to`` can go back to."""
+        return len(self._log)
+
+    def undo_to(self, mark: int) -> None:
+        """Put back every component that was written since ``mark``."""
+        requeue = False
+        while len(self._log) > mark:
+            owner, kind, old = self._log.pop()
+            requeue = requeue or kind is Position
+            if old is None:
+                self._drop(owner, kind)
+                if not self._entities[owner] and owner != WORLD_OWNER:
+                    self._forget(owner)
+            else:
+                now = self._entities[owner].get(kind)
+                self._add(self._entity[owner], old)
+                watcher = self._watch.get(kind)
+                if watcher is not None:
+                    watcher(owner, now, old)
+        while self._splices and self._splices[-1][0] >= mark:
+            self._splices.pop()
+        if requeue:
+            self.sort_queues()
+
+    def take_changes(self) -> list[Change]:
+        """The step's redo list, and a clean log for the next step."""
+        changes: list[Change] = []
+        spliced = {index: (region, drop, app) for index, region, drop, app in self._splices}
+        first: dict[tuple[int, type[Component]], Component | None] = {}
+        whole: set[int] = set()
+        for index, (owner, kind, old) in enumerate(self._log):
+            if kind is Context and (index not in spliced or old is None):
+                whole.add(owner)
+            first.setdefault((owner, kind), old)
+        for index, (region, drop, append) in spliced.items():
+            owner = self._log[index][0]
+            if owner not in whole and owner in self._entity:
+                name = self.get(owner, Context).regions[region].name
+                changes.append(Splice(owner, name, drop, append))
+        for (owner, kind), old in first.items():
+            now = self.find(owner, kind)
+            if now is old or (kind is Context and owner not in whole):
+                continue
+            if now is None:
+                changes.append(Remove(owner, kind.__name__))
+            elif now != old:
+                changes.append(Put(owner, kind.__name__, msgspec.Raw(_encode(now))))
+        for owner in self._gone:
+            changes.append(Gone(owner))
+            for kind in list(self._entities[owner]):
+                self._drop(owner, kind)
+            self._forget(owner)
+        self._gone.clear()
+        self._log.clear()
+        self._splices.clear()
+        return changes
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was written since the last ``take_changes``."""
+        return not self._log and not self._gone
+
+    # --- whole owners ---------------------------------------------------------------------------
+
+    def parts_of(self, owner: int) -> list[Component]:
+        """All components of an owner in the registry's order; of the world, in its own."""
+        row = self._entities[owner]
+        if owner == WORLD_OWNER:
+            return [row[kind] for kind in sorted(row, key=lambda kind: kind.__name__)]
+        return [row[kind] for kind in RUN_PARTS if kind in row]
+
+    def run_id(self, owner: int) -> str:
+        return self.get(owner, Identity).run_id
