@@ -1,0 +1,1 @@
+"""The built-in tools and what confines, supervises and bounds them."""
