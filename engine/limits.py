@@ -55,6 +55,28 @@ FINAL_OUTPUT_BYTES_MAX: Final = 256 * KIB
 MODIFIED_FILES_MAX: Final = 200
 """Distinct paths kept in RunFlags.modified_files; the count goes on."""
 
+# --- blueprints --------------------------------------------------------------------------------
+BLUEPRINT_BYTES_MAX: Final = 256 * KIB
+"""A manifest is read whole and parsed at spawn; longer texts belong in files that seeds name."""
+BLUEPRINT_STAGES_MAX: Final = 256
+"""A graph that a person can still read; also the most edges of a stage."""
+BLUEPRINT_REGIONS_MAX: Final = 256
+"""Regions of one layout: each is rendered in every prompt of the stage."""
+BLUEPRINT_FAULTS_MAX: Final = 100
+"""Faults listed in one error; the rest are counted."""
+BLUEPRINT_JSON_DEPTH_MAX: Final = 32
+"""Nesting of open tables (model parameters, schemas): well under the interpreter's own limit."""
+BLUEPRINT_COUNT_MAX: Final = 1_000_000
+"""Greatest cap a blueprint may set on iterations, visits, attempts and items."""
+BLUEPRINT_TOKENS_MAX: Final = 100_000_000
+"""Greatest size in tokens a blueprint may name: far above any window, far below overflow."""
+BLUEPRINT_CHILD_DEPTH_MAX: Final = 64
+"""Greatest depth of a tree of runs that a blueprint may ask for."""
+BLUEPRINT_REQUEST_TIMEOUT_MS_MAX: Final = 86_400_000
+"""A model call, all attempts together, ends within a day."""
+BLUEPRINT_STUCK_MINUTES_MAX: Final = 525_600
+"""A stage that may take longer than a year is not being watched at all."""
+
 assert TEXT_INLINE_BYTES_MAX < TOOL_RESULT_INLINE_BYTES_MAX <= TOOL_SPILL_BYTES_MAX
 assert HEARTBEAT_INTERVAL_MS == HEARTBEAT_BUCKETS * 1_000
 assert CUT_BYTES < NOT_DURABLE_BYTES_MAX
