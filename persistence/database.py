@@ -345,9 +345,8 @@ class Database:
         for start in range(0, len(wanted), _ENTRIES_PER_QUERY):
             part = wanted[start : start + _ENTRIES_PER_QUERY]
             marks = ", ".join("?" * len(part))
-            for digest, crc, body in self._all(
-                f"select digest, crc, body from entry where digest in ({marks})", tuple(part)  # noqa: S608
-            ):
+            sql = f"select digest, crc, body from entry where digest in ({marks})"  # noqa: S608
+            for digest, crc, body in self._all(sql, tuple(part)):
                 if zlib.crc32(body) != crc:
                     raise Damaged(
                         f"{self._path}: entry {digest.hex()} is damaged",
