@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import Final, Self
 
 import msgspec
@@ -64,8 +65,9 @@ def spill_name(call: ToolCall) -> str:
 
 
 def make_private_dir(path: str) -> None:
-    """Make the folder ``path`` and what is missing above it, 0700. Raises OSError."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    """Make the folder ``path``, 0700, in a folder that is there. Raises OSError."""
+    with suppress(FileExistsError):
+        os.mkdir(path, mode=0o700)
 
 
 def open_spill(call: ToolCall) -> SpillFile:
