@@ -18,7 +18,7 @@ _DECIMALS: Final = 9
 _USD: Final = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", re.ASCII)
 
 
-class Rates(Part):
+class Rates(Part, frozen=True):
     """Prices of one model in nano-dollars per million tokens, none negative.
 
     All four zero means known to be free. A model whose price is unknown has no Rates at all.
@@ -62,8 +62,8 @@ def amount_at_most(rates: Rates, prompt: int, completion: int) -> int:
 def parse_usd(text: str) -> int:
     """Return the nano-dollars of a decimal number of dollars, exactly.
 
-    Takes digits with at most nine decimals, such as ``3.00``. Raises ValueError for all else: a sign,
-    an exponent, a comma or a tenth decimal is a slip, not a price.
+    Takes digits with at most nine decimals, such as ``3.00``. Raises ValueError for all else: a
+    sign, an exponent, a comma or a tenth decimal is a slip, not a price.
     """
     match = _USD.fullmatch(text)
     if match is None:
