@@ -225,9 +225,10 @@ def as_tool(source: Tool | Callable[..., object]) -> Tool:
 def builtin_tools() -> tuple[Tool, ...]:
     """The tools of leviath itself: reading and writing below the workdir, and a shell."""
     # Here, because the built-in tools are made with the decorator above.
-    from leviath.engine.toolbox import files, shell
+    from leviath.engine.toolbox.files import edit_file, list_dir, read_file, write_file
+    from leviath.engine.toolbox.shell import shell
 
-    return (files.read_file, files.list_dir, files.write_file, files.edit_file, shell.shell)
+    return (read_file, list_dir, write_file, edit_file, shell)
 
 
 def _checked_name(function: object, name: str | None) -> str:

@@ -1,9 +1,10 @@
 """Paths that a model names, held below the workdir whatever symlinks say or become.
 
-A path is walked one name at a time with folder descriptors, each opened without following links. Links
-are read and walked by hand, so ``..`` and absolute targets are judged where they really lead, and a
-folder swapped for a link between check and use is an error, not a way out. What is opened is what was
-walked. Hard links and mounts made by someone with access to the workdir are outside of this.
+A path is walked one name at a time with folder descriptors, each opened without following links.
+Links are read and walked by hand, so ``..`` and absolute targets are judged where they really
+lead, and a folder swapped for a link between check and use is an error, not a way out. What is
+opened is what was walked. Hard links and mounts made by someone with access to the workdir are
+outside of this.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Place(Struct, frozen=True):
 
 
 def tool_error(action: str, path: str, error: OSError) -> ToolError:
-    """A ToolError that says, in words that no platform changes, why ``action`` failed on ``path``."""
+    """Says why ``action`` failed on ``path``, in words that are the same on each platform."""
     code = errno.errorcode.get(error.errno or 0, "EIO")
     meaning = _MEANINGS.get(error.errno or 0, "the system refused")
     return ToolError(f"cannot {action} {path!r}: {meaning} ({code})", errno=error.errno)

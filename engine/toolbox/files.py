@@ -35,7 +35,7 @@ def read_file(
     offset_lines: Annotated[Natural, "Lines to skip."] = 0,
     limit_lines: Annotated[Positive | None, "Lines to read; all when left out."] = None,
 ) -> ToolResult:
-    """Read a text file of the working folder. Long files come in parts; the result says how to go on."""
+    """Read a text file of the working folder. Long files come in parts; it says how to go on."""
     with locate(call.workdir, path) as place, open(open_file(place), "rb") as file:
         _refuse_binary(file, place)
         return ToolResult(text=_read_lines(file, offset_lines, limit_lines))
@@ -88,7 +88,7 @@ def edit_file(
     new: Annotated[str, "The text to put in its place."],
     count: Annotated[Positive, "How many times the old text occurs; all are replaced."] = 1,
 ) -> ToolResult:
-    """Replace a text in a file of the working folder. Fails, changing nothing, unless it is found."""
+    """Replace a text in a file of the working folder. Changes nothing unless it is found."""
     with locate(call.workdir, path) as place:
         record = staging.staged(call)
         if record is not None:
@@ -170,7 +170,7 @@ def _entry_line(folder: int, name: str) -> str:
 
 
 def _digest_before(place: Place, path: str) -> str:
-    """Digest of the file that is to be replaced, "" for none. Raises ToolError when it must not be."""
+    """Digest of the file to be replaced, "" for none. Raises ToolError when it must not be."""
     if place.name == "." or path.endswith("/"):
         raise ToolError(f"cannot write {path!r}: it is a folder; name a file in it")
     digest = staging.digest_at(place)
@@ -192,8 +192,8 @@ def _edited(place: Place, content: bytes, old: str, new: str, count: int) -> byt
         return text.replace(old, new).encode()
     if found:
         raise ToolError(
-            f"the old text occurs {found} times in {place.path!r}, not {count}; give more of the text "
-            f"around it, or count={found} to replace all"
+            f"the old text occurs {found} times in {place.path!r}, not {count}; give more of the "
+            f"text around it, or count={found} to replace all"
         )
     raise ToolError(f"the old text does not occur in {place.path!r}{_near_miss(text, old)}")
 

@@ -1,8 +1,9 @@
 """Replace a file so that a second release of the call knows whether the first one did it.
 
-Under the call's idempotency key two files are staged in ``spill_dir/staging``: ``<key>.new`` with the new
-content, then ``<key>.json`` with the digests of old and new. Only then is the file replaced, by rename
-from a copy beside it, and ``<key>.new`` removed. What a second release finds tells the story:
+Under the call's idempotency key two files are staged in ``spill_dir/staging``: ``<key>.new`` with
+the new content, then ``<key>.json`` with the digests of old and new. Only then is the file
+replaced, by rename from a copy beside it, and ``<key>.new`` removed. What a second release finds
+tells the story:
 
 | record | ``.new`` | file | |
 |---|---|---|---|
@@ -103,8 +104,8 @@ def settle(call: ToolCall, place: Place, record: Record) -> None:
         install(call, place)
     elif current != record.new:
         raise MayHaveHappened(
-            f"{call.tool}: {record.path!r} is neither what it was before this call nor what the call "
-            "was to make it; someone else wrote it"
+            f"{call.tool}: {record.path!r} is neither what it was before this call nor what the "
+            "call was to make it; someone else wrote it"
         )
     with suppress(FileNotFoundError):
         os.unlink(_content_path(call))
