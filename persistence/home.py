@@ -1,7 +1,7 @@
 """The folder of a world and the lock that says who hosts it.
 
-The lock is a POSIX record lock on ``<home>/lock``: it dies with its process by whatever signal, and a
-recycled process id cannot be taken for its holder. Such a lock has two traps, both handled here:
+The lock is a POSIX record lock on ``<home>/lock``: it dies with its process by whatever signal, and
+a recycled process id cannot be taken for its holder. Such a lock has two traps, both handled here:
 it does not exclude a second taker in the same process, and closing *any* descriptor of the file in
 the holding process drops it. So this module is the only place that opens the file, a registry by
 (device, inode) knows what this process holds, and both are used under one mutex.
@@ -31,7 +31,7 @@ _FLOCK: Final = {"linux": "hhqqi0q", "darwin": "qqihh0q"}
 """``struct flock``: type, whence, start, length, pid; macOS puts type and whence last."""
 
 _mutex = threading.Lock()
-_held: dict[tuple[int, int], int] = {}  # (device, inode) of a lock file held here -> descriptor
+_held: dict[tuple[int, int], HomeLock] = {}  # by (device, inode) of the lock file
 
 
 def _forget_in_child() -> None:
@@ -110,8 +110,9 @@ class HomeLock:
             except BaseException:
                 os.close(fd)
                 raise
-            _held[identity] = fd
-        return cls(home, identity, fd)
+            lock = cls(home, identity, fd)
+            _held[identity] = lock
+        return lock
 
     def write_epoch(self, epoch: int) -> None:
         """Put the epoch into the file as text, for people; nothing depends on it."""
@@ -125,7 +126,7 @@ class HomeLock:
     def release(self) -> None:
         """Give the home up; a second call does nothing. The file stays: removing it would race."""
         with _mutex:
-            if _held.get(self._identity) == self._fd:
+            if _held.get(self._identity) is self:
                 del _held[self._identity]
                 os.close(self._fd)
 
