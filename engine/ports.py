@@ -108,6 +108,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The stage's further parameters for this provider, a JSON object as text; empty for none."""
     timeout_ms: int
     """The engine's deadline for this attempt; it aborts the call itself when that passes."""
+    agent: str = ""
+    """The run's agent, for providers that answer by it."""
+    key: str = ""
+    """The key that the run was spawned with; empty for none."""
 
 
 class InferenceReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -9,7 +9,6 @@ import pkgutil
 import types
 import typing
 from collections.abc import Hashable
-from typing import cast
 
 import msgspec
 import pytest
@@ -51,6 +50,7 @@ def shape_faults(struct: type[msgspec.Struct]) -> list[str]:
 
 
 def _mutable(hint: object) -> list[str]:
+    name = str(getattr(hint, "__name__", hint))
     origin = typing.get_origin(hint)
     if origin is typing.Literal or hint in PLAIN or hint is Ellipsis or origin is typing.ClassVar:
         return []
@@ -64,8 +64,7 @@ def _mutable(hint: object) -> list[str]:
             return []
         if not issubclass(hint, msgspec.Struct) and issubclass(hint, Hashable):
             return []
-    name: object = getattr(cast("object", hint), "__name__", hint)
-    return [str(name)]
+    return [name]
 
 
 def test_components_are_frozen_and_made_of_immutable_types() -> None:
