@@ -255,7 +255,7 @@ def _fields(kind: type[Document]) -> tuple[_Field, ...]:
             decoder=msgspec.json.Decoder(field.type, dec_hook=_dec_hook),
             nested=kind.NESTED.get(field.name),
             nested_list=kind.NESTED_LISTS.get(field.name),
-            is_count=field.type == Count,
+            is_count=field.type == Count or Count in get_args(field.type),
             is_secret=Secret in get_args(field.type),
         )
         for field in msgspec.structs.fields(kind)
