@@ -23,7 +23,6 @@ Level = Literal["full", "process"]
 
 _SYNCHRONOUS: Final = {"full": "full", "process": "off"}
 _BUSY_TIMEOUT_MS: Final = 5_000
-_CHECKPOINT_PAGES: Final = 4_000  # 16 MiB of WAL: a busy home checkpoints about once a second
 _WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 _CACHE_KIB: Final = 32 * 1024
 _MAGIC: Final = b"SQLite format 3\x00"
@@ -54,14 +53,18 @@ def _our_error(error: apsw.Error, path: str, db: apsw.Connection | None) -> Stor
     return StorageError(f"{path}: {error}", path=path)
 
 
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(100)
+
+
 def read_header(path: Path) -> tuple[int, int] | None:
     """(application id, format) from the header of the file; None when there is no database yet.
 
     Raises Damaged for a file that is not a SQLite database.
     """
     try:
-        with open(path, "rb") as file:
-            header = file.read(100)
+        header = _head(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -100,7 +103,8 @@ def connect(
         db.pragma("cache_size", -_CACHE_KIB)
         db.pragma("synchronous", _SYNCHRONOUS[level])
         db.pragma("journal_size_limit", _WAL_KEPT_BYTES)
-        db.wal_autocheckpoint(_CHECKPOINT_PAGES)
+        # Database does it between commits: a failed checkpoint must not look like a failed commit.
+        db.wal_autocheckpoint(0)
     except BaseException:
         db.close()
         raise
@@ -121,6 +125,8 @@ def open_checked(
     path: Path, *, level: Level, vfs: str | None = None, read_only: bool = False
 ) -> apsw.Connection:
     """Open, create or migrate ``path``; see ``database.open_database`` for what is raised."""
+    if not read_only:
+        _undo_torn_creation(path, vfs)
     header = read_header(path)
     if header is None and read_only:
         raise StorageError(f"{path}: there is no database", path=str(path), missing=True)
@@ -141,6 +147,22 @@ def open_checked(
         db.close()
         raise
     return db
+
+
+def _undo_torn_creation(path: Path, vfs: str | None) -> None:
+    """Let SQLite roll back a creation that a power cut tore before the header was written."""
+    journal = path.with_name(path.name + "-journal")
+    try:
+        torn = journal.stat().st_size and not _head(path).strip(b"\x00")
+    except OSError:
+        return
+    if torn:
+        with translated(str(path)):
+            db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+            try:
+                db.execute("select * from sqlite_schema").fetchall()
+            finally:
+                db.close()
 
 
 def _check_header(path: Path, header: tuple[int, int]) -> None:

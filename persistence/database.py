@@ -49,6 +49,8 @@ __all__ = [
     "open_database",
 ]
 
+CHECKPOINT_PAGES: Final = 4_000
+"""16 MiB of WAL: a busy home checkpoints about once a second."""
 _ENTRIES_PER_QUERY: Final = 500
 _BOOLS: Final = tuple(
     place for place, field in enumerate(msgspec.structs.fields(RunRow)) if field.type is bool
@@ -103,6 +105,10 @@ class Database:
         self._path = str(path)
         self._level: Level = level
         self._epoch: int | None = None  # ours since claim(); None for a reader
+        self._log_pages = 0  # in the WAL after the newest commit
+        self._checkpoint_failed = False  # with an I/O error; the next transaction says so
+        self.checkpoint_pages = CHECKPOINT_PAGES
+        db.set_wal_hook(self._note_log_pages)
 
     @property
     def connection(self) -> apsw.Connection:
@@ -443,8 +449,28 @@ class Database:
         with self._errors():
             return self._db.execute(sql, bindings).fetchall()
 
+    def _note_log_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint_if_due(self) -> None:
+        """Fold the WAL into the database. What fails here fails after a commit that is durable.
+
+        A full disk or a busy reader only means that the log grows on until the next try.
+        """
+        if self._log_pages < self.checkpoint_pages:
+            return
+        try:
+            self._db.wal_checkpoint()
+        except (apsw.FullError, apsw.BusyError, apsw.LockedError):
+            pass
+        except apsw.Error:
+            self._checkpoint_failed = True
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
+        if self._checkpoint_failed:
+            raise StorageError(f"{self._path}: a checkpoint failed", path=self._path, io=True)
         with self._errors():
             self._db.execute("begin immediate")
             try:
@@ -454,6 +480,7 @@ class Database:
                 if self._db.in_transaction:  # something failed and SQLite did not roll back itself
                     with contextlib.suppress(apsw.Error):
                         self._db.execute("rollback")
+        self._checkpoint_if_due()
 
     @contextlib.contextmanager
     def _fenced(self, step: int | None = None) -> Iterator[None]:

@@ -188,6 +188,9 @@ def migrate(
     have = format_of(db)
     if have < len(migrations):
         db.pragma("journal_mode", "delete")
+        synchronous = db.pragma("synchronous")
+        # Whatever the level: a power cut must neither tear a change nor bring its journal back.
+        db.pragma("synchronous", "extra")
         if have and keep_copy is not None:
             keep_copy(have)
         db.execute("begin exclusive")
@@ -202,4 +205,5 @@ def migrate(
         finally:
             if db.in_transaction:
                 db.execute("rollback")
+            db.pragma("synchronous", synchronous)
     db.pragma("journal_mode", "wal")

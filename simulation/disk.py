@@ -46,6 +46,10 @@ _SQLITE_CODE: Final[dict[CallKind, int]] = {
     "delete": apsw.SQLITE_IOERR_DELETE,
 }
 
+_JOURNALS: Final = (
+    apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
+)
+
 
 class Fault(Struct, frozen=True):
     """From the ``nth`` call of a kind on (1 is the next), ``times`` calls fail; None is for good.
@@ -177,6 +181,8 @@ class _RecordingFile(apsw.VFSFile):
         super().__init__("", name, flags)
         self._recording = recording
         self._file = recording.file_opened(path, created=created)
+        self._path = path
+        self._is_new_journal = created and bool(flags[0] & _JOURNALS)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         body = bytes(data)
@@ -202,7 +208,13 @@ class _RecordingFile(apsw.VFSFile):
         if failure is not None:
             raise _sqlite_error("sync", failure)
         super().xSync(flags)
-        self._recording.record(Sync(self._file, named=True))
+        self._recording.record(Sync(self._file))
+        if self._is_new_journal:
+            # The VFS underneath syncs the folder with the first sync of a new journal or log.
+            self._is_new_journal = False
+            self._recording.record(
+                FolderSync(os.path.dirname(self._recording.relative(self._path)))
+            )
 
 
 class RecordingFileSystem(RealFileSystem):
@@ -259,7 +271,7 @@ class RecordingFileSystem(RealFileSystem):
         if fd in self._folders:
             self.recording.record(FolderSync(self._folders[fd]))
         else:
-            self.recording.record(Sync(self._open[fd], named=False))
+            self.recording.record(Sync(self._open[fd]))
 
     def close(self, fd: int) -> None:
         """See FileSystem."""

@@ -2,8 +2,7 @@
 
 The model, which is what SQLite and our file layer are entitled to:
 
-* bytes of a file last once it was synced; names in a folder last once the folder was synced, a file
-  of SQLite's once the file was (its VFS syncs the folder with a new journal);
+* bytes of a file last once it was synced; names in a folder last once the folder was synced;
 * of what was not synced, any subset may be there, in any order, and a write may be torn at a sector
   of 512 bytes, which is itself whole;
 * folders always exist, and access rights are not modelled.
@@ -72,10 +71,9 @@ class Unlink(Struct, frozen=True):
 
 
 class Sync(Struct, frozen=True):
-    """A file's bytes became durable, and its name too if ``named``."""
+    """A file's bytes became durable."""
 
     file: int
-    named: bool
 
 
 class FolderSync(Struct, frozen=True):
@@ -135,15 +133,8 @@ class _Disk:
             case Found(file, name, data):
                 self._names[name] = file
                 self._data[file] = data
-            case Sync(file, named):
-                self._settle(
-                    [
-                        op
-                        for op in self._pending
-                        if (isinstance(op, Write | Truncate) and op.file == file)
-                        or (named and isinstance(op, Link) and op.file == file)
-                    ]
-                )
+            case Sync(file):
+                self._settle([op for op in self._pending if _is_of(op, file)])
             case FolderSync(folder):
                 self._settle([op for op in self._pending if folder in _folders(op)])
             case _:
@@ -210,6 +201,10 @@ class _Disk:
                 case Truncate(file, length):
                     _resize(body(file), length)
         return names, self._data | {file: bytes(data) for file, data in changed.items()}
+
+
+def _is_of(operation: Pending, file: int) -> bool:
+    return isinstance(operation, Write | Truncate) and operation.file == file
 
 
 def _folders(operation: Pending) -> set[str]:
