@@ -235,6 +235,8 @@ def _checked_name(function: object, name: str | None) -> str:
     if not callable(function) or inspect.isclass(function):
         raise ConfigError(f"{function!r} is not a function; a tool is a function or an instance")
     if name is None:
+        if isinstance(function, functools.partial):
+            return _checked_name(cast("object", function.func), None)
         own = getattr(function, "__name__", None)
         kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(function).__name__).lower()
         name = own if isinstance(own, str) else kind

@@ -68,7 +68,7 @@ class Signature:
         except msgspec.ValidationError as error:
             fault = clean_text(str(error))
         except (RecursionError, UnicodeError):
-            fault = "Arguments that cannot be read"
+            fault = "it cannot be read (half a character, or too deep)"
         else:
             bound = {
                 name: value

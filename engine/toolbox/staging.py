@@ -63,7 +63,7 @@ def staged(call: ToolCall) -> Record | None:
     try:
         with open(_record_path(call), "rb") as file:
             return msgspec.json.decode(file.read(), type=Record)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise MayHaveHappened(
@@ -117,7 +117,7 @@ def install(call: ToolCall, place: Place) -> None:
     The copy is needed because run folder and workdir may be on different disks. A copy that an
     earlier release left behind has the same name and goes first.
     """
-    copy = f".leviath-{sha256(call.idempotency_key.encode()).hexdigest()[:16]}.part"
+    copy = copy_name(call)
     try:
         with suppress(FileNotFoundError):
             os.unlink(copy, dir_fd=place.folder)
@@ -133,10 +133,15 @@ def install(call: ToolCall, place: Place) -> None:
         raise tool_error("write", place.path, error) from None
 
 
+def copy_name(call: ToolCall) -> str:
+    """Name of the copy beside the file: the same for each attempt of one call, and for no other."""
+    return f".leviath-{sha256(call.idempotency_key.encode()).hexdigest()[:16]}.part"
+
+
 def forget(call: ToolCall) -> None:
     """Remove what is staged for ``call``: its outcome is durable, or it will never be released."""
     for path in (_record_path(call), _record_path(call) + ".part", _content_path(call)):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
 
 
