@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -424,7 +424,7 @@ def _reduced(value: Any) -> Any:
             if field.required or not _is_default(getattr(value, field.name), field.default)
         }
     if isinstance(value, tuple):
-        return [_reduced(item) for item in value]
+        return [_reduced(item) for item in cast("tuple[object, ...]", value)]
     if isinstance(value, Enum):
         return value.value
     return value

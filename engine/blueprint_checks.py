@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 import msgspec
 
@@ -43,8 +44,10 @@ def check_values(node: Node, place: str, faults: Faults) -> None:
             if not low <= value <= high:
                 faults.add(spot, f"{value} is out of bounds; use {low} to {high}")
             continue
-        for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
-            inner = f"{spot}[{index}]" if isinstance(value, tuple) else spot
+        many = isinstance(value, tuple)
+        items = cast("tuple[object, ...]", value) if many else (value,)
+        for index, item in enumerate(items):
+            inner = f"{spot}[{index}]" if many else spot
             if isinstance(item, Node):
                 name = getattr(item, "name", "")
                 check_values(item, place_of(spot, name) if name else inner, faults)

@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 from enum import StrEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar
 
 import msgspec
 
@@ -266,11 +266,11 @@ class Table:
             value = [value]
         if value is None:
             return ()
-        if not isinstance(value, list):
+        if not is_array(value):
             self._wrong(key, value, "an array of texts")
             return ()
         found: dict[str, None] = {}
-        for index, item in enumerate(cast("list[object]", value)):
+        for index, item in enumerate(value):
             place = f"{self.at(key)}[{index}]"
             if not isinstance(item, str) or not item:
                 self.faults.add(place, f"is {kind_of(item)}; write a text in quotes")
@@ -287,7 +287,7 @@ class Table:
         value = self.raw(key)
         if value is None:
             return None
-        if not isinstance(value, dict):
+        if not is_table(value):
             self._wrong(key, value, f"a table, [{self.at(key)}]")
             return None
         return Table(value, self.at(key), self.faults)
@@ -297,13 +297,13 @@ class Table:
         value = self.raw(key)
         if value is None:
             return ()
-        if not isinstance(value, list):
+        if not is_array(value):
             self._wrong(key, value, f"an array of tables, [[{self.at(key)}]]")
             return ()
         found: list[Table] = []
         for index, item in enumerate(value):
             place = f"{self.at(key)}[{index}]"
-            if isinstance(item, dict):
+            if is_table(item):
                 found.append(Table(item, place, self.faults))
             else:
                 self.faults.add(place, f"is {kind_of(item)}; write a table")
@@ -328,7 +328,7 @@ class Table:
                 return ""
         if value is None or value == "":
             return ""
-        if not isinstance(value, dict):
+        if not is_table(value):
             self._wrong(key, value, "a table or a JSON object")
             return ""
         return canonical_json(value, self.at(key), self.faults)
@@ -354,10 +354,10 @@ def _json_fault(value: object, depth: int) -> str | None:
         return None if fits else "holds a whole number of more than 64 bits; write it as text"
     if isinstance(value, float):
         return None if math.isfinite(value) else "holds inf or nan; write a finite number"
-    if isinstance(value, list):
+    if is_array(value):
         faults = (_json_fault(item, depth + 1) for item in value)
         return next((fault for fault in faults if fault is not None), None)
-    if isinstance(value, dict):
+    if is_table(value):
         faults = (
             text_fault(str(key)) or _json_fault(item, depth + 1) for key, item in value.items()
         )
@@ -365,6 +365,16 @@ def _json_fault(value: object, depth: int) -> str | None:
     if value is None:
         return None
     return f"holds {kind_of(value)}; write it as text"
+
+
+def is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether ``value`` is a TOML table; its keys are texts."""
+    return isinstance(value, dict)
+
+
+def is_array(value: object) -> TypeGuard[list[Any]]:
+    """Return whether ``value`` is a TOML array."""
+    return isinstance(value, list)
 
 
 def kind_of(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leviath.components.blueprint import RegionKind, RegionSpec, SeedKind, SeedSpec
-from leviath.engine.blueprint_reader import Table, canonical_json, kind_of
+from leviath.engine.blueprint_reader import Table, canonical_json, is_array, is_table, kind_of
 
 # The region of this name holds the task unless it says otherwise.
 TASK_REGION: Final = "task"
@@ -103,7 +103,7 @@ def _seed_words(table: Table, key: str, kind: SeedKind) -> SeedSpec:
         return SeedSpec(kind=kind, text=canonical_json(list(table.texts(key)), "", table.faults))
     if isinstance(value, str):
         return SeedSpec(kind=kind, text=table.text(key))
-    if key != "command" and isinstance(value, dict | list):
+    if key != "command" and (is_table(value) or is_array(value)):
         return SeedSpec(kind=kind, text=canonical_json(value, table.at(key), table.faults))
     wanted = "a text or an array of texts" if key == "command" else "a name, a table or an array"
     table.fault(key, f"is {kind_of(value)}; write {wanted}")
