@@ -129,7 +129,7 @@ def test_running_off_the_end_names_run_kind_ordinal_and_remedy() -> None:
     )
     assert problem.fields["ordinal"] == 2
     assert "routing 1" in str(refused(Scripted.of("only"), request(1, kind="routing")))
-    silent = refused(Scripted({"runs": [{"run": "other", "turn": []}]}), request())
+    silent = refused(Scripted({"runs": [{"run": "other", "turn": [{"text": "x"}]}]}), request())
     assert "says nothing about this run" in str(silent)
 
 
