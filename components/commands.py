@@ -51,6 +51,8 @@ class CallTool(Part):
     arguments: Text
     timeout_ms: int
     workdir: str
+    result_bytes_max: int
+    """What of the result goes to the model; the rest is spilled to a file."""
 
 
 class Gather(Part):

@@ -12,6 +12,10 @@ class AskedCall(Part):
     call_id: str
     tool: str
     arguments: Text
+    fault: str = ""
+    """Why the arguments are no JSON object; "" when they are."""
+    fields: tuple[tuple[str, Text], ...] = ()
+    """Text fields of the arguments, for tools that run inside the step."""
 
 
 class Entry(Part):
@@ -20,7 +24,7 @@ class Entry(Part):
     text: Text
     tokens: int
     kind: str = "text"
-    """text, user, assistant or tool_result."""
+    """text, user, assistant or tool_result; open or done for the items of a checklist."""
     calls: tuple[AskedCall, ...] = ()
     """Of an assistant turn."""
     call_id: str = ""

@@ -58,6 +58,9 @@ class Call(Part):
     modified: tuple[str, ...] = ()
     note: str = ""
     """Beside the result: how it was settled, when that was not by an outcome."""
+    fault: str = ""
+    fields: tuple[tuple[str, Text], ...] = ()
+    """Of the asked call, see ``AskedCall``."""
 
 
 class Turn(Component):

@@ -129,4 +129,3 @@ class Breakers(Component):
     """Providers with failures; a success removes the row."""
 
     rows: tuple[Breaker, ...] = ()
-

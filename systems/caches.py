@@ -38,6 +38,8 @@ class Caches:
         """Per root, the runs that stand ready, oldest first."""
         self.dirty: dict[SlotKey, None] = {}
         """Keys whose slots or queues changed since the last grants, in order of change."""
+        self._ranks: dict[SlotKey, list[tuple[int, int, int]]] = {}
+        """Heaps of (live calls of the root, age of its oldest waiting run, root); stale ones stay."""
         self._wants: dict[int, tuple[SlotKey, int]] = {}
         self._holds: dict[int, tuple[SlotKey, int]] = {}
         self._due: dict[int, int] = {}
@@ -114,6 +116,30 @@ class Caches:
             del roots[root]
         if not self.in_use[key]:
             del self.in_use[key], self.root_use[key]
+        self._rank(key, root)
+
+    def _rank_of(self, key: SlotKey, root: int) -> tuple[int, int, int] | None:
+        runs = self.waiting.get(key, {}).get(root)
+        if not runs:
+            return None
+        oldest = self.world.get(next(iter(runs)), Position).sequence
+        return (self.root_use.get(key, {}).get(root, 0), oldest, root)
+
+    def _rank(self, key: SlotKey, root: int) -> None:
+        rank = self._rank_of(key, root)
+        if rank is not None:
+            heapq.heappush(self._ranks.setdefault(key, []), rank)
+
+    def fairest(self, key: SlotKey) -> int | None:
+        """The oldest waiting run of the root with the fewest live calls here; ties by age."""
+        heap = self._ranks.get(key, [])
+        while heap:
+            root = heap[0][2]
+            if self._rank_of(key, root) == heap[0]:
+                return next(iter(self.waiting[key][root]))
+            heapq.heappop(heap)
+        self._ranks.pop(key, None)
+        return None
 
     def _refresh_want(self, owner: int) -> None:
         old = self._wants.pop(owner, None)
@@ -124,6 +150,7 @@ class Caches:
                 del roots[old[1]]
             if not roots:
                 del self.waiting[old[0]]
+            self._rank(*old)
         world = self.world
         position = world.find(owner, Position)
         status = world.find(owner, Status)
@@ -139,7 +166,10 @@ class Caches:
         key = wanted_slot(resolution)
         root = self._root(owner)
         self._wants[owner] = (key, root)
-        self.waiting.setdefault(key, {}).setdefault(root, {})[owner] = None
+        runs = self.waiting.setdefault(key, {}).setdefault(root, {})
+        runs[owner] = None
+        if len(runs) == 1:
+            self._rank(key, root)
         self.dirty[key] = None
 
     # --- due times ------------------------------------------------------------------------------
@@ -200,14 +230,20 @@ class Caches:
             heapq.heappush(self._heap, item)
         return list(due)
 
+    def all_dirty(self) -> None:
+        """Look at every queue again: something was undone."""
+        for key in self.waiting:
+            self.dirty[key] = None
+
     # --- the whole ------------------------------------------------------------------------------
 
     def rebuild_order(self) -> None:
         """After a load: bring the waiting runs into the order of their positions."""
-        for roots in self.waiting.values():
+        for key, roots in self.waiting.items():
             for root, runs in roots.items():
                 ordered = sorted(runs, key=lambda run: self.world.get(run, Position).sequence)
                 roots[root] = dict.fromkeys(ordered)
+                self._rank(key, root)
 
     def snapshot(self) -> dict[str, object]:
         """Everything above as plain values, for the comparison with a rebuilt world."""

@@ -1,0 +1,110 @@
+"""Runs that come in as a folder of another home, and runs that leave by retention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.events import Spawned
+from leviath.components.identity import Identity, Tree
+from leviath.components.marker import Marker
+from leviath.components.parts import DECODERS, WORLD_OWNER
+from leviath.components.progress import Clock, Stage
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Position, Status
+from leviath.components.world_facts import Counters
+from leviath.systems.moves import clock_runs, move, touch
+from leviath.systems.run import Ack, Run
+
+if TYPE_CHECKING:
+    from leviath.components.base import Component
+    from leviath.components.inputs import Import, Release
+    from leviath.systems.run import Tick
+    from leviath.systems.world import World
+
+
+def take_import(world: World, tick: Tick, item: Import) -> None:
+    """Give the run an ordinal of this world and host it, held paused unless it is to be driven."""
+    parts: dict[type[Component], Component] = {}
+    for name, body in item.parts:
+        component: Component = DECODERS[name].decode(body)
+        parts[type(component)] = component
+    identity = parts[Identity]
+    assert isinstance(identity, Identity)
+    known = world.by_run_id.get(identity.run_id)
+    if known is not None:
+        tick.acks.append(
+            Ack(
+                item.ticket,
+                known,
+                identity.run_id,
+                "run_conflict",
+                f"a run called {identity.run_id!r} is in this home already",
+            )
+        )
+        return
+    counters = world.get(WORLD_OWNER, Counters)
+    ordinal = counters.ordinal + 1
+    world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
+    _admit(world, tick, parts, identity, ordinal)
+    run = Run(world, ordinal)
+    if item.hold and not run.status.is_ended and run.status is not RunStatus.PAUSED:
+        status = run.get(Status)
+        move(
+            run,
+            tick,
+            RunStatus.PAUSED,
+            run.marker,
+            why="imported: resume it to drive it here",
+            waiting=status.waiting,
+        )
+    touch(run, tick, urgent=True)
+    tick.acks.append(Ack(item.ticket, ordinal, identity.run_id))
+    stage = run.find(Stage)
+    tick.events.append(
+        Spawned(
+            tick.next_event,
+            identity.run_id,
+            tick.now.wall_ms,
+            identity.agent_name,
+            "" if stage is None else stage.name,
+        )
+    )
+
+
+def _admit(
+    world: World,
+    tick: Tick,
+    parts: dict[type[Component], Component],
+    identity: Identity,
+    ordinal: int,
+) -> None:
+    tree = parts.get(Tree)
+    status = parts[Status]
+    clock = parts[Clock]
+    position = parts.pop(Position, None)
+    assert isinstance(status, Status)
+    assert isinstance(clock, Clock)
+    parts[Identity] = replace(identity, ordinal=ordinal)
+    if isinstance(tree, Tree):
+        parent = world.by_run_id.get(tree.parent_run_id or "", 0)
+        root = world.get(parent, Tree).root if parent else ordinal
+        parts[Tree] = replace(tree, parent=parent, root=root)
+    if clock_runs(status.status, status.waiting) and clock.since_ms is None:
+        parts[Clock] = replace(clock, since_ms=tick.now.world_ms)
+    world.admit(ordinal, parts.values())
+    if isinstance(position, Position):
+        world.set_marker(ordinal, position.marker)
+    elif not status.status.is_ended:
+        world.set_marker(ordinal, Marker.ready_to_infer)
+
+
+def take_release(run: Run, tick: Tick, item: Release) -> None:
+    """Retention: an ended run leaves the world."""
+    if not run.status.is_ended:
+        message = f"{run.run_id} has not ended ({run.status.wire()}); cancel it first"
+        tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
+        return
+    tick.acks.append(Ack(item.ticket, run.n, run.run_id))
+    run.world.gone(run.n)

@@ -1,0 +1,304 @@
+"""Taking the outcome of a model call: charge it, then use it, hold it, retry it, or give it up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.effects import Call, Effect, Effects, Held, Turn
+from leviath.components.error_kind import ErrorKind, error_kind, error_policy
+from leviath.components.events import CallFailed, TurnFinished
+from leviath.components.marker import Marker
+from leviath.components.money import Rates, amount
+from leviath.components.output import Flags
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Waiting
+from leviath.components.world_facts import Prices
+from leviath.systems import slots
+from leviath.systems.draw import jittered
+from leviath.systems.moves import park, set_marker, set_totals, touch
+from leviath.systems.run import LedgerFact
+from leviath.systems.stages import fail
+
+if TYPE_CHECKING:
+    from leviath.components.inputs import InferenceFinished
+    from leviath.systems.caches import Caches
+    from leviath.systems.run import Run, Tick
+    from leviath.systems.world import World
+
+_CAPACITY = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
+_BLOCKERS = {
+    ErrorKind.CREDITS: ("credits_exhausted", "add credit with {provider}, then resume the run"),
+    ErrorKind.AUTH: ("auth_failed", "set a valid key for {provider}, then resume the run"),
+    ErrorKind.FORBIDDEN: ("forbidden", "get access to {model} at {provider}, then resume the run"),
+    ErrorKind.TRANSPORT: (
+        "providers_unavailable",
+        "{provider} cannot be reached; check the network, then resume the run",
+    ),
+}
+
+
+def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished) -> None:
+    """One attempt at a model call ended. An outcome of an older attempt is charged, not applied."""
+    effects = run.get(Effects)
+    effect = next((e for e in effects.items if e.number == done.effect), None)
+    if effect is None or effect.attempt != done.attempt or not effect.live:
+        _charge(run, tick, effect, done)
+        return
+    fact = _charge(run, tick, effect, done)
+    if done.error_kind:
+        _failed(run, tick, caches, effect, done)
+        return
+    slots.count_success(run.world, caches, effect.provider)
+    run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+    status = run.status
+    if status.is_ended or effect.aborting:
+        return
+    if effect.kind == "turn" and fact is not None:
+        _announce(run, tick, fact, len(done.calls))
+    calls = tuple(
+        Call(asked.call_id, asked.tool, asked.arguments, fault=asked.fault, fields=asked.fields)
+        for asked in done.calls
+    )
+    if status is RunStatus.PAUSED:
+        run.put(Held(effect.number, done.text, calls, done.stop_reason, effect.kind))
+        return
+    use_reply(run, tick, Turn(done.text, calls, done.stop_reason))
+
+
+def use_reply(run: Run, tick: Tick, turn: Turn) -> None:
+    """Work on a reply: the next systems of this step do."""
+    run.put(turn)
+    set_marker(run, tick, Marker.process_response)
+
+
+# --- charging -----------------------------------------------------------------------------------
+
+
+def _rates(world: World, provider: str, model: str) -> Rates | None:
+    prices = world.find(WORLD_OWNER, Prices)
+    for row in () if prices is None else prices.rows:
+        if row.provider == provider and row.model == model:
+            return row.rates
+    return None
+
+
+def _announce(run: Run, tick: Tick, fact: LedgerFact, tool_calls: int) -> None:
+    stage = run.get(Stage)
+    tick.events.append(
+        TurnFinished(
+            tick.next_event,
+            run.run_id,
+            tick.now.wall_ms,
+            stage.name,
+            stage.iteration + 1,
+            run.get(Visits).turns + 1,
+            fact.prompt,
+            fact.completion,
+            fact.cached,
+            fact.cache_write,
+            fact.nano_usd,
+            tool_calls,
+        )
+    )
+
+
+def _charge(
+    run: Run, tick: Tick, effect: Effect | None, done: InferenceFinished
+) -> LedgerFact | None:
+    """Write the attempt into the ledger and fold it into the totals; None if it cost nothing."""
+    if not done.charged:
+        return None
+    provider, model = ("", "") if effect is None else (effect.provider, effect.model)
+    kind = "turn" if effect is None else effect.kind
+    tokens = (done.prompt, done.completion, done.cached, done.cache_write)
+    nano = done.cost_nano_usd
+    certainty = "provider"
+    if nano is None:
+        rates = _rates(run.world, provider, model)
+        known = any(tokens) or not done.error_kind
+        if rates is not None and known:
+            nano, certainty = amount(rates, *tokens), "computed"
+        else:
+            certainty = "unknown"
+    fact = LedgerFact(
+        run.n, done.effect, done.attempt, kind, provider, model, *tokens, nano, certainty
+    )
+    charge(run, tick, fact)
+    return fact
+
+
+def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
+    """Add one ledger row, and what it means for the run and its stage."""
+    tick.facts.append(fact)
+    unpriced = fact.nano_usd is None
+    cost = run.get(Cost)
+    run.put(
+        replace(
+            cost,
+            prompt=cost.prompt + fact.prompt,
+            completion=cost.completion + fact.completion,
+            cached=cost.cached + fact.cached,
+            cache_write=cost.cache_write + fact.cache_write,
+            priced_nano=cost.priced_nano + (fact.nano_usd or 0),
+            unpriced=cost.unpriced + unpriced,
+            computed=cost.computed + (fact.certainty == "computed"),
+        )
+    )
+    stage = run.find(Stage)
+    if stage is not None:
+        row = run.get(Ledgers).stages[stage.index]
+        set_totals(
+            run,
+            stage.index,
+            replace(
+                row,
+                prompt=row.prompt + fact.prompt,
+                completion=row.completion + fact.completion,
+                cached=row.cached + fact.cached,
+                cache_write=row.cache_write + fact.cache_write,
+                priced_nano=row.priced_nano + (fact.nano_usd or 0),
+                unpriced=row.unpriced + unpriced,
+                computed=row.computed + (fact.certainty == "computed"),
+            ),
+        )
+    touch(run, tick)
+
+
+def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:
+    """The host went away during this attempt: what it cost is not known."""
+    charge(
+        run,
+        tick,
+        LedgerFact(
+            run.n,
+            effect.number,
+            effect.attempt,
+            effect.kind,
+            effect.provider,
+            effect.model,
+            0,
+            0,
+            0,
+            0,
+            None,
+            "interrupted",
+        ),
+    )
+
+
+# --- failing ------------------------------------------------------------------------------------
+
+
+def _failed(run: Run, tick: Tick, caches: Caches, effect: Effect, done: InferenceFinished) -> None:
+    kind = error_kind(done.error_kind)
+    policy = error_policy(done.error_kind)
+    if policy.counts_for_breaker:
+        slots.count_failure(run.world, tick, caches, effect.provider, run.n)
+    else:
+        slots.drop_probe(run.world, caches, run.n)
+    effects = run.get(Effects)
+    others = tuple(e for e in effects.items if e.number != effect.number)
+    if run.status.is_ended:
+        run.put(replace(effects, items=others))
+        return
+    wait_ms = None
+    if policy.retryable and not effect.aborting:
+        wait_ms = _backoff_ms(run, effect, kind, done.retry_after_ms)
+    tick.events.append(
+        CallFailed(
+            tick.next_event,
+            run.run_id,
+            tick.now.wall_ms,
+            kind.value,
+            done.error,
+            effect.attempt,
+            wait_ms,
+        )
+    )
+    if wait_ms is not None:
+        waiting = replace(
+            effect,
+            live=False,
+            due_ms=tick.now.world_ms + wait_ms,
+            slept_ms=effect.slept_ms + wait_ms,
+        )
+        run.put(replace(effects, items=(*others, waiting)))
+        _back_off(run, tick)
+        return
+    run.put(replace(effects, items=others))
+    _give_up(run, tick, effect, kind, done)
+
+
+def _back_off(run: Run, tick: Tick) -> None:
+    if run.status is RunStatus.PAUSED:
+        run.world.set_marker(run.n, Marker.backoff)
+    else:
+        set_marker(run, tick, Marker.backoff)
+
+
+def _backoff_ms(
+    run: Run, effect: Effect, kind: ErrorKind, retry_after_ms: int | None
+) -> int | None:
+    """How long to wait before the next attempt; None when there is none on this model."""
+    policy = run.world.policy
+    if effect.attempt >= policy.attempts_max:
+        return None
+    doublings = min(effect.attempt - 1, 20)
+    if kind in _CAPACITY:
+        span = min(policy.capacity_base_ms << doublings, policy.capacity_max_ms)
+        if retry_after_ms is not None:
+            span = min(max(0, retry_after_ms), policy.capacity_max_ms)
+            return span if effect.slept_ms + span <= policy.backoff_total_ms else None
+    else:
+        span = policy.retry_base_ms << doublings
+    wait = jittered(run.world, run.run_id, effect.number * 64 + effect.attempt, span)
+    return wait if effect.slept_ms + wait <= policy.backoff_total_ms else None
+
+
+def _give_up(
+    run: Run, tick: Tick, effect: Effect, kind: ErrorKind, done: InferenceFinished
+) -> None:
+    """No attempt is left on this model: the next model, a person, or the stage's error edge."""
+    if run.status is RunStatus.PAUSED:
+        # Pausing is a person's word; the verdict waits as a call to be made afresh.
+        run.world.set_marker(run.n, Marker.ready_to_infer)
+        return
+    resolution = run.get(Resolution)
+    if error_policy(kind).allows_failover and resolution.choice + 1 < len(resolution.candidates):
+        run.put(replace(resolution, choice=resolution.choice + 1))
+        set_marker(run, tick, Marker.ready_to_infer)
+        return
+    if kind is ErrorKind.WORKSPACE_LOST:
+        run.put(replace(run.get(Flags), workspace_lost=True))
+    if kind is ErrorKind.PROVIDER_MISSING:
+        park(
+            run,
+            tick,
+            Waiting(
+                "needs_setup",
+                "provider_missing",
+                f"open the world with a provider called {effect.provider!r}",
+            ),
+        )
+        return
+    blocker = _BLOCKERS.get(kind)
+    if blocker is not None:
+        remedy = blocker[1].format(provider=effect.provider, model=effect.model)
+        park(run, tick, Waiting("needs_setup", blocker[0], remedy), why=done.error)
+        return
+    fail(run, tick, done.error or f"the model call failed: {kind.value}")
+
+
+def backoff_over(run: Run, tick: Tick) -> None:
+    """The wait between two attempts is over: stand for a slot again."""
+    set_marker(run, tick, Marker.ready_to_infer)
+
+
+def resume_held(run: Run, tick: Tick, held: Held) -> None:
+    """Use the reply that landed during a pause."""
+    run.remove(Held)
+    use_reply(run, tick, Turn(held.text, held.calls, held.stop_reason))

@@ -1,0 +1,132 @@
+"""What holds between two steps, each as a name and one line. Checked over the runs that changed; over the
+whole world on load, on close and on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leviath.components.effects import Effects, Held, Turn
+from leviath.components.identity import Identity, Launch
+from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
+from leviath.components.progress import Clock, Cost, Stage, Visits
+from leviath.components.context import Context
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Position, Status
+from leviath.systems.moves import clock_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from leviath.systems.world import World
+
+Check = "Callable[[World, int], bool]"
+
+
+def _legal_pair(world: World, n: int) -> bool:
+    position = world.find(n, Position)
+    marker = None if position is None else position.marker
+    return pair_is_legal(world.get(n, Status).status, marker)
+
+
+def _no_transient(world: World, n: int) -> bool:
+    return world.marker(n) not in TRANSIENT
+
+
+def _clock_runs_when_working(world: World, n: int) -> bool:
+    status = world.get(n, Status)
+    clock = world.get(n, Clock)
+    return (clock.since_ms is not None) == clock_runs(status.status, status.waiting)
+
+
+def _error_with_error_only(world: World, n: int) -> bool:
+    status = world.get(n, Status)
+    return (status.error is not None) == (status.status is RunStatus.ERROR)
+
+
+def _waits_for_something(world: World, n: int) -> bool:
+    """A run that is not ended is owed something: an outcome, a person, a slot, or a resume."""
+    status = world.get(n, Status)
+    marker = world.marker(n)
+    effects = world.get(n, Effects)
+    live = [effect for effect in effects.items if effect.live]
+    if status.status is RunStatus.PAUSED or marker is None:
+        return True
+    if marker in (Marker.awaiting_inference, Marker.awaiting_transition_choice):
+        return any(effect.kind in ("turn", "routing") for effect in live)
+    if marker is Marker.awaiting_tools:
+        return any(effect.kind == "tool" for effect in live)
+    if marker is Marker.preparing:
+        return any(effect.kind == "gather" for effect in live)
+    if marker is Marker.backoff:
+        return any(not effect.live for effect in effects.items)
+    if marker is Marker.awaiting_person:
+        return status.waiting is not None
+    return True
+
+
+def _calls_have_effects(world: World, n: int) -> bool:
+    turn = world.find(n, Turn)
+    if turn is None:
+        return True
+    numbers = {effect.number for effect in world.get(n, Effects).items}
+    return all(
+        call.effect in numbers
+        for call in turn.calls
+        if call.effect and call.state in ("open", "unknown")
+    )
+
+
+def _turn_only_with_tools(world: World, n: int) -> bool:
+    status = world.get(n, Status).status
+    return not status.is_ended or (world.find(n, Turn) is None and world.find(n, Held) is None)
+
+
+def _totals_are_sane(world: World, n: int) -> bool:
+    cost = world.get(n, Cost)
+    return min(cost.prompt, cost.completion, cost.cached, cost.cache_write, cost.unpriced) >= 0
+
+
+def _regions_add_up(world: World, n: int) -> bool:
+    return all(
+        region.tokens == sum(entry.tokens for entry in region.entries)
+        for region in world.get(n, Context).regions
+    )
+
+
+def _stage_exists(world: World, n: int) -> bool:
+    stage = world.find(n, Stage)
+    blueprint = world.blueprints.get(world.get(n, Launch).blueprint)
+    if stage is None or blueprint is None:
+        return blueprint is not None
+    return stage.index < len(blueprint.stages) == len(world.get(n, Visits).counts)
+
+
+def _indexed(world: World, n: int) -> bool:
+    identity = world.get(n, Identity)
+    return identity.ordinal == n and world.by_run_id.get(identity.run_id) == n
+
+
+INVARIANTS: tuple[tuple[str, Callable[[World, int], bool]], ...] = (
+    ("status and marker are a legal pair", _legal_pair),
+    ("no transient marker outlives its step", _no_transient),
+    ("the clock runs exactly while the run works", _clock_runs_when_working),
+    ("an error text stands exactly with status error", _error_with_error_only),
+    ("every run that has not ended is owed something", _waits_for_something),
+    ("every open call has its effect", _calls_have_effects),
+    ("an ended run has no turn under way", _turn_only_with_tools),
+    ("no total is negative", _totals_are_sane),
+    ("a region's tokens are those of its entries", _regions_add_up),
+    ("a run's stage is one of its blueprint's", _stage_exists),
+    ("a run is found by its id and ordinal", _indexed),
+)
+
+
+def broken(world: World, owners: Iterable[int]) -> list[tuple[int, str]]:
+    """(run, invariant) for each one that does not hold."""
+    return [
+        (n, name)
+        for n in owners
+        if n and n in world
+        for name, holds in INVARIANTS
+        if not holds(world, n)
+    ]

@@ -1,0 +1,190 @@
+"""The only way a status or a marker changes: through the table, with what always follows a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.commands import Abort, Stop
+from leviath.components.effects import Effects, Held, Timers, Turn
+from leviath.components.errors import WorldError
+from leviath.components.events import Ended, StatusChanged
+from leviath.components.marker import MOVES, TRANSIENT, Marker, pair_is_legal
+from leviath.components.progress import Clock, Cost, Ledgers, Stage, StageTotals, Visits
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Position, Status, Waiting
+
+if TYPE_CHECKING:
+    from leviath.systems.run import Run, Tick
+
+_WORKING_WAITS = ("fan_out_workers", "children")
+
+
+def clock_runs(status: RunStatus, waiting: Waiting | None) -> bool:
+    """Whether working time passes: the run works, or others work for it (leviath-run-files 3)."""
+    if status is RunStatus.WAITING_INPUT:
+        return waiting is not None and waiting.reason in _WORKING_WAITS
+    return status is RunStatus.STARTING or status is RunStatus.RUNNING
+
+
+def set_marker(run: Run, tick: Tick, marker: Marker) -> None:
+    """Move a run to another marker of the status it has."""
+    status = run.status
+    if marker not in TRANSIENT and not pair_is_legal(status, marker):
+        raise WorldError(f"{run.run_id}: {status.wire()} may not rest at {marker.value}")
+    run.world.set_marker(run.n, marker)
+
+
+def touch(run: Run, tick: Tick, *, urgent: bool = False) -> None:
+    """The run's files are out of date."""
+    tick.mirror[run.n] = urgent or tick.mirror.get(run.n, False)
+
+
+def progressed(run: Run, tick: Tick) -> None:
+    """(stage, iteration, status) moved: stamp it, never backwards."""
+    clock = run.get(Clock)
+    wall = tick.now.wall_ms
+    if clock.progress_ms is None or wall > clock.progress_ms:
+        run.put(replace(clock, progress_ms=wall))
+    touch(run, tick)
+
+
+def move(
+    run: Run,
+    tick: Tick,
+    status: RunStatus,
+    marker: Marker | None,
+    *,
+    actor: str = "engine",
+    why: str = "",
+    waiting: Waiting | None = None,
+    error: str | None = None,
+) -> None:
+    """Change a run's status, and with it marker, clock, files and subscribers."""
+    old = run.get(Status)
+    if status is not old.status and status not in MOVES[old.status]:
+        raise WorldError(f"{run.run_id}: {old.status.wire()} may not become {status.wire()}")
+    paused_from = None
+    if status is RunStatus.PAUSED:
+        paused_from = old.paused_from or old.status
+    new = Status(
+        status=status,
+        error=error if status is RunStatus.ERROR else None,
+        actor=actor,
+        why=why,
+        waiting=waiting,
+        paused_from=paused_from,
+        attempt=old.attempt + (1 if old.status.is_ended and not status.is_ended else 0),
+    )
+    run.put(new)
+    _observe_clock(run, tick, new)
+    held = run.find(Position)
+    if marker is None or held is None or held.marker is not marker or status is not old.status:
+        run.world.set_marker(run.n, marker)
+    changed = status is not old.status
+    if changed:
+        progressed(run, tick)
+    if changed or waiting != old.waiting:
+        touch(run, tick, urgent=True)
+        stage = run.find(Stage)
+        tick.events.append(
+            StatusChanged(
+                tick.next_event,
+                run.run_id,
+                tick.now.wall_ms,
+                status.wire(),
+                old.status.wire(),
+                "" if stage is None else stage.name,
+                "" if waiting is None else waiting.reason,
+                why,
+                actor,
+            )
+        )
+
+
+def _observe_clock(run: Run, tick: Tick, status: Status) -> None:
+    clock = run.get(Clock)
+    runs = clock_runs(status.status, status.waiting)
+    if runs and clock.since_ms is None:
+        run.put(replace(clock, since_ms=tick.now.world_ms))
+    elif not runs and clock.since_ms is not None:
+        span = max(0, tick.now.world_ms - clock.since_ms)
+        run.put(replace(clock, since_ms=None, active_ms=clock.active_ms + span))
+
+
+def end(
+    run: Run,
+    tick: Tick,
+    status: RunStatus,
+    *,
+    error: str | None = None,
+    actor: str = "engine",
+    why: str = "",
+) -> None:
+    """Bring a run to complete, error or cancelled, and stop everything that it has outside."""
+    effects = run.find(Effects)
+    if effects is not None and effects.items:
+        _abort_all(run, tick, effects)
+    for kind in (Turn, Held, Timers):
+        run.remove(kind)
+    move(run, tick, status, None, actor=actor, why=why, error=error)
+    run.put(replace(run.get(Clock), ended_ms=tick.now.wall_ms))
+    _close_stage(run, tick)
+    tick.commands.append(Stop(run.n))
+    cost = run.get(Cost)
+    tick.events.append(
+        Ended(
+            tick.next_event,
+            run.run_id,
+            tick.now.wall_ms,
+            status.wire(),
+            error,
+            None if cost.unpriced else cost.priced_nano,
+            cost.priced_nano,
+            run.get(Visits).turns,
+        )
+    )
+
+
+def _abort_all(run: Run, tick: Tick, effects: Effects) -> None:
+    """Live effects stay until their outcome is charged; what only waited is gone."""
+    kept = []
+    for effect in effects.items:
+        if effect.live:
+            tick.commands.append(Abort(run.n, effect.number, effect.attempt))
+            kept.append(replace(effect, aborting=True, due_ms=0))
+    run.put(replace(effects, items=tuple(kept)))
+
+
+def _close_stage(run: Run, tick: Tick) -> None:
+    stage = run.find(Stage)
+    ledgers = run.find(Ledgers)
+    if stage is None or ledgers is None or stage.index >= len(ledgers.stages):
+        return
+    row = ledgers.stages[stage.index]
+    if row.ended_ms is None and row.entered:
+        set_totals(run, stage.index, replace(row, ended_ms=tick.now.wall_ms))
+
+
+def set_totals(run: Run, index: int, row: StageTotals) -> None:
+    """Replace one row of the stage totals."""
+    stages = run.get(Ledgers).stages
+    run.put(Ledgers((*stages[:index], row, *stages[index + 1 :])))
+
+
+def park(run: Run, tick: Tick, waiting: Waiting, *, why: str = "") -> None:
+    """Wait for a person. No slot is held meanwhile."""
+    move(
+        run,
+        tick,
+        RunStatus.WAITING_INPUT,
+        Marker.awaiting_person,
+        waiting=waiting,
+        why=why or waiting.remedy,
+    )
+
+
+def unpark(run: Run, tick: Tick, marker: Marker, *, actor: str = "engine", why: str = "") -> None:
+    """Back to work from waiting."""
+    move(run, tick, RunStatus.RUNNING, marker, actor=actor, why=why)

@@ -1,0 +1,145 @@
+"""What a host says when it takes a world, and what becomes of effects that the last one had in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.effects import Effect, Effects, Turn
+from leviath.components.identity import Launch
+from leviath.components.marker import Marker
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Resolution, Stage
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
+from leviath.components.world_facts import Counters, Offer
+from leviath.systems import slots, stages, tools
+from leviath.systems.inference import charge_interrupted
+from leviath.systems.moves import move, progressed, set_marker
+from leviath.systems.run import Run
+from leviath.systems.spawning import gather_again
+
+if TYPE_CHECKING:
+    from leviath.components.inputs import Configured, HostOpened, Settle
+    from leviath.systems.caches import Caches
+    from leviath.systems.run import Tick
+    from leviath.systems.world import World
+
+
+def take_opened(world: World, opened: HostOpened) -> None:
+    """A new epoch: outcomes of older ones are no longer applied."""
+    counters = world.get(WORLD_OWNER, Counters)
+    world.put(WORLD_OWNER, replace(counters, epoch=opened.epoch, rules=opened.rules))
+
+
+def take_configured(world: World, tick: Tick, caches: Caches, configured: Configured) -> None:
+    """Take over policy, offer and prices; runs that waited for a provider go on if it came."""
+    for part in (configured.policy, configured.offer, configured.prices):
+        if part is not None and world.find(WORLD_OWNER, type(part)) != part:
+            world.put(WORLD_OWNER, part)
+    if configured.offer is not None:
+        _wake_set_up(world, tick)
+    for key in caches.waiting:
+        caches.dirty[key] = None
+
+
+def _wake_set_up(world: World, tick: Tick) -> None:
+    offer = world.get(WORLD_OWNER, Offer)
+    for n in list(world.runs_with(Marker.awaiting_person)):
+        run = Run(world, n)
+        status = run.get(Status)
+        waiting = status.waiting
+        if waiting is None or waiting.blocker != "provider_missing":
+            continue
+        if status.status is not RunStatus.WAITING_INPUT:
+            continue
+        stage = run.find(Stage)
+        if stage is None or not stage.name:
+            continue
+        candidates = stages.candidates_of(world, run.get(Launch), run.stage_spec)
+        if candidates[0][0] in offer.providers:
+            run.put(replace(run.get(Resolution), candidates=candidates, choice=0))
+            move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="provider is back")
+
+
+def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> None:
+    """Runs that the last host drove are driven again, each from what was durable."""
+    for n in settle.ordinals:
+        if n in world:
+            settle_run(Run(world, n), tick, caches)
+
+
+def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
+    """What was in flight: model calls and safe tools go out again, others may have happened."""
+    status = run.status
+    epoch = run.world.get(WORLD_OWNER, Counters).epoch
+    stale = [e for e in run.get(Effects).items if e.live and e.epoch != epoch]
+    for effect in stale:
+        if status.is_ended or effect.aborting:
+            _drop(run, tick, effect)
+        elif effect.kind == "tool":
+            _settle_tool(run, tick, effect)
+        elif effect.kind == "gather":
+            again = _renew(run, tick, effect, run.world.policy.gather_deadline_ms)
+            gather_again(run, tick, again)
+        else:
+            _settle_call(run, tick, effect)
+    if stale:
+        slots.drop_probe(run.world, caches, run.n)
+    if status in (RunStatus.STARTING, RunStatus.RUNNING):
+        progressed(run, tick)
+    turn = run.find(Turn)
+    if turn is not None and stages.is_running(run) and run.marker is Marker.awaiting_tools:
+        tools.go_on(run, tick)
+
+
+def _drop(run: Run, tick: Tick, effect: Effect) -> None:
+    """The run has ended, or the call was being given up: it is charged as unknown and forgotten."""
+    if effect.provider:
+        charge_interrupted(run, tick, effect)
+    effects = run.get(Effects)
+    run.put(replace(effects, items=tuple(e for e in effects.items if e.number != effect.number)))
+    if not run.status.is_ended and effect.provider:
+        set_marker(run, tick, Marker.ready_to_infer)
+
+
+def _renew(run: Run, tick: Tick, effect: Effect, timeout_ms: int) -> Effect:
+    effects = run.get(Effects)
+    again = replace(
+        effect,
+        attempt=effect.attempt + 1,
+        epoch=run.world.get(WORLD_OWNER, Counters).epoch,
+        due_ms=tick.now.world_ms + timeout_ms,
+        aborting=False,
+    )
+    items = tuple(again if e.number == effect.number else e for e in effects.items)
+    run.put(replace(effects, items=items))
+    return again
+
+
+def _settle_call(run: Run, tick: Tick, effect: Effect) -> None:
+    """A model call is made again at once, in the slot that it held, as the next attempt."""
+    charge_interrupted(run, tick, effect)
+    offer = run.world.find(WORLD_OWNER, Offer)
+    if offer is not None and effect.provider not in offer.providers:
+        effects = run.get(Effects)
+        gone = replace(effect, live=False, due_ms=0)
+        items = tuple(gone if e.number == effect.number else e for e in effects.items)
+        run.put(replace(effects, items=items))
+        if run.status is RunStatus.PAUSED:
+            run.world.set_marker(run.n, Marker.ready_to_infer)
+        else:
+            set_marker(run, tick, Marker.ready_to_infer)
+        return
+    timeout_ms = run.stage_spec.model.request_timeout_ms or run.world.policy.call_total_ms
+    again = _renew(run, tick, effect, timeout_ms)
+    tick.commands.append(slots.infer_command(run, again, timeout_ms))
+
+
+def _settle_tool(run: Run, tick: Tick, effect: Effect) -> None:
+    call = next(call for call in run.get(Turn).calls if call.effect == effect.number)
+    if call.effect_class == "once":
+        tools.mark_unknown(run, tick, call, effect)
+    else:
+        tools.send_again(run, tick, call, effect)

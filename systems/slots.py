@@ -1,0 +1,310 @@
+"""Granting model calls: slots per (provider, model), evened out between root runs, and breakers.
+
+A run holds a slot from the grant to the outcome, never during a backoff or while a person is awaited.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.commands import Infer
+from leviath.components.context import Context
+from leviath.components.effects import Effect, Effects, Inbox, Timers
+from leviath.components.events import MessageDelivered
+from leviath.components.identity import Launch
+from leviath.components.marker import Marker
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Resolution, Stage, Visits
+from leviath.components.status import Waiting
+from leviath.components.world_facts import Breaker, Breakers, Counters, Offer
+from leviath.systems import regions
+from leviath.systems.moves import park, set_marker
+from leviath.systems.run import Run
+from leviath.systems.tools import offered_specs
+from leviath.systems.transitions import routing_question
+
+if TYPE_CHECKING:
+    from leviath.systems.caches import Caches, SlotKey
+    from leviath.systems.run import Tick
+    from leviath.systems.world import World
+
+
+def grant(world: World, tick: Tick, caches: Caches) -> bool:
+    """Give free slots to the runs that wait for them. True when anything moved."""
+    moved = False
+    while caches.dirty:
+        key = next(iter(caches.dirty))
+        del caches.dirty[key]
+        moved = _grant_key(world, tick, caches, key) or moved
+    return moved
+
+
+def slot_cap(world: World, key: SlotKey) -> int:
+    """Concurrent calls that one (provider, model) may have."""
+    for provider, model, count in world.policy.slots:
+        if (provider, model) == key:
+            return count
+    return world.policy.slots_default
+
+
+def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
+    moved = False
+    if key not in caches.waiting:
+        return moved
+    offer = world.find(WORLD_OWNER, Offer)
+    if offer is not None and key[0] not in offer.providers:
+        for n in _all_waiting(caches, key):
+            _park_missing(Run(world, n), tick, key[0])
+        return True
+    cap = slot_cap(world, key)
+    while caches.in_use.get(key, 0) < cap and key in caches.waiting:
+        state = _breaker_state(world, tick, key[0])
+        if state == "open":
+            return _pass_over(world, tick, caches, key) or moved
+        n = caches.fairest(key)
+        if n is None:
+            break
+        if state == "probe":
+            _set_breaker(world, key[0], probe=n)
+        issue(Run(world, n), tick)
+        moved = True
+    return moved
+
+
+def _all_waiting(caches: Caches, key: SlotKey) -> list[int]:
+    return [n for runs in caches.waiting.get(key, {}).values() for n in runs]
+
+
+def _park_missing(run: Run, tick: Tick, provider: str) -> None:
+    park(
+        run,
+        tick,
+        Waiting(
+            "needs_setup",
+            "provider_missing",
+            f"open the world with a provider called {provider!r}",
+        ),
+    )
+
+
+# --- breakers -----------------------------------------------------------------------------------
+
+
+def find_breaker(world: World, provider: str) -> Breaker | None:
+    breakers = world.find(WORLD_OWNER, Breakers)
+    for row in () if breakers is None else breakers.rows:
+        if row.provider == provider:
+            return row
+    return None
+
+
+def _breaker_state(world: World, tick: Tick, provider: str) -> str:
+    """closed, open, or probe: the cooldown is over and one call may test the provider."""
+    row = find_breaker(world, provider)
+    if row is None or not row.open_until_ms:
+        return "closed"
+    if tick.now.world_ms < row.open_until_ms or row.probe:
+        return "open"
+    return "probe"
+
+
+def _set_breaker(world: World, provider: str, *, probe: int) -> None:
+    row = find_breaker(world, provider)
+    if row is not None:
+        _store_breaker(world, replace(row, probe=probe))
+
+
+def _store_breaker(world: World, row: Breaker | None, *, drop: str = "") -> None:
+    breakers = world.find(WORLD_OWNER, Breakers) or Breakers()
+    name = drop if row is None else row.provider
+    rows = [old for old in breakers.rows if old.provider != name]
+    if row is not None:
+        rows.append(row)
+    world.put(WORLD_OWNER, Breakers(tuple(sorted(rows, key=lambda old: old.provider))))
+
+
+def count_failure(world: World, tick: Tick, caches: Caches, provider: str, run: int) -> None:
+    """One more failure in a row; opens the breaker at the threshold, or again after a failed probe."""
+    policy = world.policy
+    if not policy.breaker_failures:
+        return
+    row = find_breaker(world, provider) or Breaker(provider)
+    failures = row.failures + 1
+    until = row.open_until_ms
+    probing = row.probe == run and run != 0
+    if probing or (not until and failures >= policy.breaker_failures):
+        until = tick.now.world_ms + policy.breaker_cooldown_ms
+    _store_breaker(world, Breaker(provider, failures, until, 0 if probing else row.probe))
+    mark_provider_dirty(caches, provider)
+
+
+def count_success(world: World, caches: Caches, provider: str) -> None:
+    """A reply: the provider works."""
+    if find_breaker(world, provider) is not None:
+        _store_breaker(world, None, drop=provider)
+        mark_provider_dirty(caches, provider)
+
+
+def drop_probe(world: World, caches: Caches, run: int) -> None:
+    """A probing call ended without a verdict on its provider: the next one may test it."""
+    breakers = world.find(WORLD_OWNER, Breakers)
+    for row in () if breakers is None else breakers.rows:
+        if row.probe == run:
+            _store_breaker(world, replace(row, probe=0))
+            mark_provider_dirty(caches, row.provider)
+
+
+def mark_provider_dirty(caches: Caches, provider: str) -> None:
+    for key in caches.waiting:
+        if key[0] == provider:
+            caches.dirty[key] = None
+
+
+def next_breaker_ms(world: World, world_ms: int) -> int | None:
+    """When the next open breaker may be tested, among those still in their cooldown."""
+    breakers = world.find(WORLD_OWNER, Breakers)
+    times = [
+        row.open_until_ms
+        for row in (() if breakers is None else breakers.rows)
+        if row.open_until_ms > world_ms and not row.probe
+    ]
+    return min(times, default=None)
+
+
+def wake_breakers(world: World, tick: Tick, caches: Caches) -> None:
+    """Breakers whose cooldown is over let their queues be looked at again."""
+    breakers = world.find(WORLD_OWNER, Breakers)
+    for row in () if breakers is None else breakers.rows:
+        if row.open_until_ms and row.open_until_ms <= tick.now.world_ms and not row.probe:
+            mark_provider_dirty(caches, row.provider)
+
+
+def _pass_over(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
+    """The breaker is open: runs with another candidate take it, the others begin to stall."""
+    moved = False
+    for n in _all_waiting(caches, key):
+        run = Run(world, n)
+        resolution = run.get(Resolution)
+        if resolution.choice + 1 < len(resolution.candidates) and not _pending(run):
+            run.put(replace(resolution, choice=resolution.choice + 1))
+            moved = True
+            continue
+        timers = run.find(Timers) or Timers()
+        if timers.stall_ms is None:
+            run.put(replace(timers, stall_ms=tick.now.world_ms + world.policy.stall_ms))
+    return moved
+
+
+def _pending(run: Run) -> Effect | None:
+    """The effect of a call that waits for its next attempt."""
+    for effect in run.get(Effects).items:
+        if not effect.live and effect.kind in ("turn", "routing"):
+            return effect
+    return None
+
+
+# --- issuing ------------------------------------------------------------------------------------
+
+
+def issue(run: Run, tick: Tick) -> None:
+    """Make the granted call: a turn, or the question which edge to take."""
+    world = run.world
+    stage = run.get(Stage)
+    routing = bool(stage.asking)
+    effects = run.get(Effects)
+    pending = _pending(run)
+    provider, model = _choice(run)
+    if pending is None:
+        visits = run.get(Visits)
+        ordinal = visits.routings + 1 if routing else visits.turns + 1
+        if routing:
+            run.put(replace(visits, routings=ordinal))
+        effect = Effect(
+            number=effects.counter + 1,
+            kind="routing" if routing else "turn",
+            ordinal=ordinal,
+            started_ms=tick.now.world_ms,
+        )
+        others = effects.items
+    else:
+        effect = replace(pending, attempt=pending.attempt + 1)
+        others = tuple(e for e in effects.items if e is not pending)
+    timeout_ms = call_timeout_ms(run, effect, tick.now.world_ms)
+    effect = replace(
+        effect,
+        live=True,
+        provider=provider,
+        model=model,
+        epoch=world.get(WORLD_OWNER, Counters).epoch,
+        due_ms=tick.now.world_ms + timeout_ms,
+    )
+    run.put(replace(effects, counter=max(effects.counter, effect.number), items=(*others, effect)))
+    timers = run.find(Timers)
+    if timers is not None and timers.stall_ms is not None:
+        run.put(replace(timers, stall_ms=None))
+    if not routing and pending is None:
+        _deliver(run, tick)
+    set_marker(
+        run, tick, Marker.awaiting_transition_choice if routing else Marker.awaiting_inference
+    )
+    tick.commands.append(infer_command(run, effect, timeout_ms))
+
+
+def call_timeout_ms(run: Run, effect: Effect, world_ms: int) -> int:
+    """What is left for this attempt of all the time that the call may take."""
+    total = run.stage_spec.model.request_timeout_ms or run.world.policy.call_total_ms
+    return max(1_000, total - (world_ms - effect.started_ms))
+
+
+def _choice(run: Run) -> SlotKey:
+    resolution = run.get(Resolution)
+    return resolution.candidates[resolution.choice]
+
+
+def _deliver(run: Run, tick: Tick) -> None:
+    """Messages enter the context right before the request that they may influence, once."""
+    inbox = run.get(Inbox)
+    if not inbox.messages:
+        return
+    run.put(Inbox())
+    for message in inbox.messages:
+        entry = (regions.entry_of(message.text, "user"),)
+        if not (message.region and regions.append(run, message.region, entry)):
+            regions.append(run, regions.CONVERSATION, entry)
+        tick.events.append(
+            MessageDelivered(tick.next_event, run.run_id, tick.now.wall_ms, message.sender)
+        )
+
+
+def infer_command(run: Run, effect: Effect, timeout_ms: int) -> Infer:
+    """The whole call, made of immutable pieces of the present state."""
+    stage = run.get(Stage)
+    spec = run.stage_spec
+    context = run.get(Context)
+    by_name = {region.name: region for region in context.regions}
+    visible = tuple(
+        by_name[seen.name] for seen in run.blueprint.visible_regions(spec) if seen.name in by_name
+    )
+    launch = run.get(Launch)
+    routing = effect.kind == "routing"
+    return Infer(
+        run=run.n,
+        run_id=run.run_id,
+        effect=effect.number,
+        attempt=effect.attempt,
+        epoch=effect.epoch,
+        purpose=effect.kind,
+        ordinal=effect.ordinal,
+        provider=effect.provider,
+        model=effect.model,
+        stage=stage.name,
+        blueprint=launch.blueprint,
+        stage_index=stage.index,
+        regions=visible,
+        tools=() if routing else offered_specs(run),
+        timeout_ms=timeout_ms,
+        workdir=launch.workdir,
+        question=routing_question(run) if routing else "",
+    )

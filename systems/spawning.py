@@ -1,0 +1,226 @@
+"""Taking a run in: identity, first components, what must be read first, and the start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.base import Component
+from leviath.components.commands import Gather
+from leviath.components.context import Context, Entry
+from leviath.components.effects import Effect, Effects, Inbox
+from leviath.components.events import Spawned
+from leviath.components.identity import Identity, Launch, Tree
+from leviath.components.marker import Marker
+from leviath.components.output import Flags
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Clock, Cost, Ledgers, Resolution, StageTotals, Visits
+from leviath.components.run_id import mint_run_id
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
+from leviath.components.text import Text
+from leviath.components.world_facts import Counters, Offer
+from leviath.systems import regions, stages
+from leviath.systems.draw import draw
+from leviath.systems.moves import end, move, touch
+from leviath.systems.run import Ack, Run
+
+if TYPE_CHECKING:
+    from leviath.components.blueprint import Blueprint, RegionSpec
+    from leviath.components.inputs import Gathered, Spawn
+    from leviath.systems.run import Tick
+    from leviath.systems.world import World
+
+CONTEXT_TOKENS_ASSUMED = 200_000
+_GATHERED_SEEDS = ("files", "glob")
+
+
+def take_spawn(world: World, tick: Tick, spawn: Spawn) -> None:
+    """Create a run, or answer with the run that has the key already."""
+    known = world.by_key.get(spawn.key) if spawn.key else None
+    if known is not None:
+        tick.acks.append(Ack(spawn.ticket, known, world.run_id(known)))
+        return
+    counters = world.get(WORLD_OWNER, Counters)
+    ordinal = counters.ordinal + 1
+    run_id = spawn.run_id or _mint(world, spawn, ordinal, tick.now.wall_ms)
+    if run_id in world.by_run_id:
+        message = f"a run called {run_id!r} exists already; leave the id out to have one made"
+        tick.acks.append(Ack(spawn.ticket, 0, run_id, "spawn", message))
+        return
+    world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
+    blueprint = world.blueprints[spawn.launch.blueprint]
+    world.admit(ordinal, _first_components(world, tick, spawn, blueprint, ordinal, run_id))
+    run = Run(world, ordinal)
+    tick.acks.append(Ack(spawn.ticket, ordinal, run_id))
+    tick.events.append(
+        Spawned(
+            tick.next_event,
+            run_id,
+            tick.now.wall_ms,
+            spawn.agent_name,
+            blueprint.stages[blueprint.entry].name,
+        )
+    )
+    touch(run, tick, urgent=True)
+    _prepare(run, tick, blueprint)
+
+
+def _mint(world: World, spawn: Spawn, ordinal: int, wall_ms: int) -> str:
+    """A fresh id. The bits come from the world's seed; the ordinal makes a clash impossible to repeat."""
+    counter = ordinal << 16
+    while True:
+        bits = draw(world, spawn.agent_name, "run_id", counter) >> 16
+        run_id = mint_run_id(spawn.agent_name, max(0, wall_ms // 1000), bits)
+        if run_id not in world.by_run_id:
+            return run_id
+        counter += 1
+
+
+def _first_components(
+    world: World, tick: Tick, spawn: Spawn, blueprint: Blueprint, ordinal: int, run_id: str
+) -> list[Component]:
+    parent = world.find(spawn.parent, Tree) if spawn.parent else None
+    stages_totals = tuple(StageTotals(stage.name) for stage in blueprint.stages)
+    candidates = stages.candidates_of(world, spawn.launch, blueprint.stages[blueprint.entry])
+    window = window_tokens(world, candidates)
+    return [
+        Identity(run_id, ordinal, spawn.agent_name, spawn.agent_path, spawn.key),
+        spawn.launch,
+        Tree(
+            spawn.parent,
+            world.run_id(spawn.parent) if parent is not None else None,
+            0 if parent is None else parent.depth + 1,
+            blueprint.max_child_depth,
+            ordinal if parent is None else parent.root,
+        ),
+        Status(RunStatus.STARTING),
+        Clock(since_ms=tick.now.world_ms),
+        Cost(),
+        Ledgers(stages_totals),
+        Visits((0,) * len(blueprint.stages)),
+        Resolution(None, candidates),
+        regions.empty_context(blueprint, window),
+        Effects(),
+        Inbox(),
+        Flags(),
+    ]
+
+
+def window_tokens(world: World, candidates: tuple[tuple[str, str], ...]) -> int:
+    """The context window of the first candidate, as far as the host knows it."""
+    offer = world.find(WORLD_OWNER, Offer)
+    for known in () if offer is None else offer.contexts:
+        if candidates and (known.provider, known.model) == candidates[0]:
+            return known.context_tokens
+    return CONTEXT_TOKENS_ASSUMED
+
+
+def _prepare(run: Run, tick: Tick, blueprint: Blueprint) -> None:
+    """Ask for what must be read, or start at once when nothing is."""
+    launch = run.get(Launch)
+    wanted = tuple(
+        (spec.name, spec.seed.kind, spec.seed.patterns)
+        for spec in regions.all_specs(blueprint)
+        if spec.seed is not None and spec.seed.kind in _GATHERED_SEEDS
+    )
+    run.world.set_marker(run.n, Marker.preparing)
+    if not wanted:
+        start(run, tick, {})
+        return
+    timeout_ms = run.world.policy.gather_deadline_ms
+    epoch = run.world.get(WORLD_OWNER, Counters).epoch
+    effect = Effect(
+        number=1,
+        kind="gather",
+        ordinal=1,
+        epoch=epoch,
+        due_ms=tick.now.world_ms + timeout_ms,
+        started_ms=tick.now.world_ms,
+    )
+    run.put(Effects(counter=1, gathers=1, items=(effect,)))
+    tick.commands.append(Gather(run.n, run.run_id, 1, 1, launch.workdir, wanted, timeout_ms))
+
+
+def gather_again(run: Run, tick: Tick, effect: Effect) -> None:
+    """After a restart: the same reading, one attempt later."""
+    launch = run.get(Launch)
+    wanted = tuple(
+        (spec.name, spec.seed.kind, spec.seed.patterns)
+        for spec in regions.all_specs(run.blueprint)
+        if spec.seed is not None and spec.seed.kind in _GATHERED_SEEDS
+    )
+    tick.commands.append(
+        Gather(
+            run.n,
+            run.run_id,
+            effect.number,
+            effect.attempt,
+            launch.workdir,
+            wanted,
+            run.world.policy.gather_deadline_ms,
+        )
+    )
+
+
+def take_gathered(run: Run, tick: Tick, gathered: Gathered) -> None:
+    """The reading is done: start, or end in error. A paused run starts on resume."""
+    effects = run.get(Effects)
+    effect = next((e for e in effects.items if e.number == gathered.effect), None)
+    if effect is None or effect.kind != "gather" or effect.attempt != gathered.attempt:
+        return
+    run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+    status = run.status
+    if status.is_ended:
+        return
+    if gathered.workspace_lost:
+        run.put(replace(run.get(Flags), workspace_lost=True))
+    if gathered.error:
+        if status is RunStatus.PAUSED:
+            move(run, tick, RunStatus.STARTING, Marker.preparing)
+        end(run, tick, RunStatus.ERROR, error=gathered.error, why="preparation failed")
+        return
+    seeds = {name: texts for name, texts in gathered.regions}
+    if status is RunStatus.PAUSED:
+        _fill(run, seeds)
+        return
+    start(run, tick, seeds)
+
+
+def start(run: Run, tick: Tick, gathered: dict[str, tuple[Text, ...]]) -> None:
+    """Fill the seeded regions and enter the entry stage."""
+    _fill(run, gathered)
+    stages.enter_first(run, tick)
+
+
+def _fill(run: Run, gathered: dict[str, tuple[Text, ...]]) -> None:
+    launch = run.get(Launch)
+    given = dict(launch.region_inputs)
+    for spec in regions.all_specs(run.blueprint):
+        entries = _seed_entries(spec, launch, given, gathered)
+        if entries:
+            context = run.get(Context)
+            index = context.index(spec.name)
+            run.world.splice(run.n, index, len(context.regions[index].entries), entries)
+
+
+def _seed_entries(
+    spec: RegionSpec,
+    launch: Launch,
+    given: dict[str, Text],
+    gathered: dict[str, tuple[Text, ...]],
+) -> tuple[Entry, ...]:
+    if spec.name in given:
+        return (regions.entry_of(given[spec.name]),)
+    seed = spec.seed
+    if seed is None:
+        return ()
+    if seed.kind == "task_input":
+        return (regions.entry_of(launch.task, "user"),)
+    if seed.kind == "literal":
+        return (regions.entry_of(regions.inline(seed.text)),)
+    if seed.kind in ("input", "caller"):
+        text = given.get(seed.key or spec.name)
+        return () if text is None else (regions.entry_of(text),)
+    return tuple(regions.entry_of(text) for text in gathered.get(spec.name, ()))

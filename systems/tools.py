@@ -1,0 +1,401 @@
+"""A turn's tool calls: refused, asked, run inside the step or released; then merged in call order."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from leviath.components.blueprint import Permission
+from leviath.components.commands import CallTool
+from leviath.components.context import AskedCall, Entry
+from leviath.components.effects import Call, Effect, Effects, Turn
+from leviath.components.events import CallUnknown, ToolEnded, ToolStarted
+from leviath.components.identity import Launch
+from leviath.components.marker import Marker
+from leviath.components.output import Flags
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Cost, Stage, Visits
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Waiting
+from leviath.components.text import Text, inline, tokens_of
+from leviath.components.world_facts import Counters, Offer, OfferedTool
+from leviath.systems import regions
+from leviath.systems.builtin import run_in_step
+from leviath.systems.moves import park, progressed, set_marker, touch, unpark
+from leviath.systems.stages import begin_turn, fail, is_running
+
+if TYPE_CHECKING:
+    from leviath.components.inputs import ToolFinished
+    from leviath.systems.run import Run, Tick
+
+IN_STEP = "step"
+"""Effect class of tools that the step itself carries out."""
+SUBMIT_OUTPUT = "submit_output"
+
+
+def offered_tools(run: Run) -> tuple[OfferedTool, ...]:
+    """The tools that the present stage offers and the host has, in the stage's order."""
+    offer = run.world.find(WORLD_OWNER, Offer)
+    known = {} if offer is None else {tool.name: tool for tool in offer.tools}
+    spec = run.stage_spec
+    names = dict.fromkeys((*spec.available_tools, *spec.required_tools))
+    if spec.require_output:
+        names[SUBMIT_OUTPUT] = None
+    return tuple(known[name] for name in names if name in known)
+
+
+def offered_specs(run: Run) -> tuple[bytes, ...]:
+    return tuple(tool.spec for tool in offered_tools(run))
+
+
+# --- a reply ------------------------------------------------------------------------------------
+
+
+def process_response(run: Run, tick: Tick) -> None:
+    """Count the turn, keep what the model said, and see whether it asked for tools."""
+    stage = run.get(Stage)
+    turn = run.get(Turn)
+    if stage.asking:
+        set_marker(run, tick, Marker.resolve_transition)
+        return
+    visits = run.get(Visits)
+    run.put(replace(visits, turns=visits.turns + 1))
+    run.put(replace(stage, iteration=stage.iteration + 1))
+    turn = _with_own_ids(turn, visits.turns + 1)
+    run.put(turn)
+    asked = tuple(AskedCall(call.call_id, call.tool, call.arguments) for call in turn.calls)
+    size = turn.text.size_bytes + sum(call.arguments.size_bytes for call in turn.calls)
+    if turn.text.size_bytes or asked:
+        entry = Entry(turn.text, tokens_of(size), "assistant", asked)
+        regions.append(run, regions.CONVERSATION, (entry,))
+    progressed(run, tick)
+    set_marker(run, tick, Marker.ready_for_tools if asked else Marker.ready_for_transition)
+
+
+def _with_own_ids(turn: Turn, number: int) -> Turn:
+    """Call ids as the model gave them, replaced where they are missing or used twice in the turn."""
+    seen: set[str] = set()
+    calls: list[Call] = []
+    for index, call in enumerate(turn.calls):
+        call_id = call.call_id
+        if not call_id or call_id in seen or len(call_id) > 128:
+            call_id = f"call_{number}_{index}"
+        seen.add(call_id)
+        calls.append(call if call_id == call.call_id else replace(call, call_id=call_id))
+    return replace(turn, calls=tuple(calls))
+
+
+# --- dispatch -----------------------------------------------------------------------------------
+
+
+def dispatch_tools(run: Run, tick: Tick) -> None:
+    """Settle what needs no release, ask a person where policy says so, release the rest."""
+    turn = run.get(Turn)
+    cost = run.get(Cost)
+    run.put(replace(cost, tool_calls=cost.tool_calls + len(turn.calls)))
+    stage = run.get(Stage)
+    run.put(replace(stage, tool_calls=stage.tool_calls + len(turn.calls)))
+    offered = {tool.name: tool for tool in offered_tools(run)}
+    calls: list[Call] = []
+    for call in turn.calls:
+        calls.append(_admit(run, tick, call, offered.get(call.tool), tuple(offered)))
+    run.put(replace(turn, calls=tuple(calls)))
+    go_on(run, tick)
+
+
+def _admit(
+    run: Run, tick: Tick, call: Call, tool: OfferedTool | None, offered: tuple[str, ...]
+) -> Call:
+    if tool is None:
+        names = ", ".join(offered) or "none"
+        return _refused(
+            run, tick, call, f"tool {call.tool!r} is not offered in this stage; offered: {names}"
+        )
+    if call.fault:
+        return _refused(run, tick, call, f"the arguments of {call.tool} are {call.fault}")
+    permission = run.blueprint.permission(run.stage_spec, call.tool)
+    launch = run.get(Launch)
+    if permission is Permission.deny:
+        if tool.modifies:
+            stage = run.get(Stage)
+            run.put(replace(stage, blocked=stage.blocked + 1))
+        return _refused(run, tick, call, f"tool {call.tool} is denied by this agent's permissions")
+    if tool.effect_class == IN_STEP:
+        return _settled(run, tick, call, *run_in_step(run, tick, call))
+    call = replace(call, effect_class=tool.effect_class)
+    if permission is Permission.ask and not launch.yolo and call.tool not in launch.allow:
+        return replace(call, state="asked")
+    return call
+
+
+def _refused(run: Run, tick: Tick, call: Call, message: str) -> Call:
+    return _settled(run, tick, call, inline(f"[error] {message}"), True)
+
+
+def _settled(
+    run: Run, tick: Tick, call: Call, result: Text, is_error: bool, note: str = ""
+) -> Call:
+    tick.events.append(
+        ToolEnded(
+            tick.next_event, run.run_id, tick.now.wall_ms, call.call_id, call.tool, is_error, note
+        )
+    )
+    return replace(call, state="done", result=result, is_error=is_error, note=note)
+
+
+def go_on(run: Run, tick: Tick) -> None:
+    """Bring the turn as far as it goes: ask, release, wait, or merge the results."""
+    turn = run.get(Turn)
+    if any(call.state in ("asked", "unknown") for call in turn.calls):
+        if run.status is not RunStatus.WAITING_INPUT:
+            park(run, tick, Waiting("tool_approval"), why="a tool call needs a decision")
+        return
+    _release(run, tick, turn)
+    if any(call.state == "open" for call in run.get(Turn).calls):
+        if run.status is RunStatus.WAITING_INPUT:
+            unpark(run, tick, Marker.awaiting_tools, why="decided")
+        else:
+            set_marker(run, tick, Marker.awaiting_tools)
+        return
+    if run.status is RunStatus.WAITING_INPUT:
+        unpark(run, tick, Marker.awaiting_tools, why="decided")
+    collect(run, tick)
+
+
+def _release(run: Run, tick: Tick, turn: Turn) -> None:
+    """Give every open call that has none an effect, and send it."""
+    effects = run.get(Effects)
+    calls: list[Call] = []
+    added: list[Effect] = []
+    counter, ordinal = effects.counter, effects.calls
+    for call in turn.calls:
+        if call.state != "open" or call.effect:
+            calls.append(call)
+            continue
+        counter += 1
+        ordinal += 1
+        effect = Effect(
+            number=counter,
+            kind="tool",
+            ordinal=ordinal,
+            epoch=run.world.get(WORLD_OWNER, Counters).epoch,
+            due_ms=tick.now.world_ms + deadline_ms(run, call.tool),
+            started_ms=tick.now.world_ms,
+        )
+        call = replace(call, effect=counter)
+        added.append(effect)
+        calls.append(call)
+        send(run, tick, call, effect)
+    if added:
+        run.put(replace(turn, calls=tuple(calls)))
+        run.put(replace(effects, counter=counter, calls=ordinal, items=(*effects.items, *added)))
+
+
+def deadline_ms(run: Run, name: str) -> int:
+    offer = run.world.find(WORLD_OWNER, Offer)
+    for tool in () if offer is None else offer.tools:
+        if tool.name == name:
+            return tool.deadline_ms
+    return run.world.policy.tool_deadline_ms
+
+
+def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
+    """Issue one attempt at a call."""
+    launch = run.get(Launch)
+    limit = run.stage_spec.routing.route(call.tool).max_result_tokens
+    inline_max = run.world.policy.result_inline_bytes_max
+    tick.commands.append(
+        CallTool(
+            run.n,
+            run.run_id,
+            effect.number,
+            effect.attempt,
+            effect.epoch,
+            call.call_id,
+            call.tool,
+            call.arguments,
+            deadline_ms(run, call.tool),
+            launch.workdir,
+            inline_max if limit is None else min(inline_max, limit * 4),
+        )
+    )
+    tick.events.append(
+        ToolStarted(
+            tick.next_event,
+            run.run_id,
+            tick.now.wall_ms,
+            call.call_id,
+            call.tool,
+            effect.attempt,
+        )
+    )
+
+
+def send_again(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
+    """Issue the next attempt at a call, under the same idempotency key."""
+    effects = run.get(Effects)
+    fresh = replace(
+        effect,
+        attempt=effect.attempt + 1,
+        live=True,
+        aborting=False,
+        epoch=run.world.get(WORLD_OWNER, Counters).epoch,
+        due_ms=tick.now.world_ms + deadline_ms(run, call.tool),
+    )
+    items = tuple(fresh if e.number == effect.number else e for e in effects.items)
+    run.put(replace(effects, items=items))
+    send(run, tick, call, fresh)
+
+
+# --- outcomes -----------------------------------------------------------------------------------
+
+
+def take_tool(run: Run, tick: Tick, done: ToolFinished) -> None:
+    """One tool call ended. An outcome of an older attempt is not applied."""
+    effects = run.get(Effects)
+    effect = next((e for e in effects.items if e.number == done.effect), None)
+    if effect is None or effect.kind != "tool" or effect.attempt != done.attempt:
+        return
+    turn = run.find(Turn)
+    if turn is None or run.status.is_ended or not effect.live:
+        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        return
+    call = next(call for call in turn.calls if call.effect == effect.number)
+    if done.unknown:
+        mark_unknown(run, tick, call, effect)
+    else:
+        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        _count(run, tick, call, done)
+        settled = _settled(run, tick, call, done.result, done.is_error)
+        put_call(run, replace(settled, modified=done.modified))
+    if done.workspace_lost:
+        run.put(replace(run.get(Flags), workspace_lost=True))
+    if is_running(run):
+        go_on(run, tick)
+    elif done.unknown and run.status is RunStatus.PAUSED:
+        touch(run, tick, urgent=True)
+
+
+def settle(run: Run, tick: Tick, call: Call, result: Text, *, is_error: bool, note: str) -> None:
+    """Give a call its result by another way than its outcome."""
+    put_call(run, _settled(run, tick, call, result, is_error, note))
+
+
+def put_call(run: Run, call: Call) -> None:
+    """Replace one call of the turn, by its id."""
+    turn = run.get(Turn)
+    calls = tuple(call if old.call_id == call.call_id else old for old in turn.calls)
+    run.put(replace(turn, calls=calls))
+
+
+def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
+    """The call may have happened. A person decides; an unattended run tells the model instead."""
+    tick.events.append(
+        CallUnknown(tick.next_event, run.run_id, tick.now.wall_ms, call.call_id, call.tool)
+    )
+    effects = run.get(Effects)
+    if run.get(Launch).yolo:
+        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        message = (
+            f"[may have happened] the host stopped during this call of {call.tool}; whether it took "
+            "effect is not known. Check before doing it again."
+        )
+        put_call(run, _settled(run, tick, call, inline(message), True, "may have happened"))
+        return
+    parked = replace(effect, live=False, due_ms=0)
+    run.put(replace(effects, items=tuple(parked if e is effect else e for e in effects.items)))
+    put_call(run, replace(call, state="unknown"))
+
+
+def _count(run: Run, tick: Tick, call: Call, done: ToolFinished) -> None:
+    """What a finished call says about the run: searches, edits, modified files."""
+    offer = run.world.find(WORLD_OWNER, Offer)
+    tools = () if offer is None else offer.tools
+    tool = next((tool for tool in tools if tool.name == call.tool), None)
+    flags = run.get(Flags)
+    if tool is not None and tool.searches:
+        flags = replace(
+            flags,
+            searches_run=flags.searches_run + 1,
+            searches_empty=flags.searches_empty + done.empty,
+        )
+    if done.modified and not done.is_error:
+        known = flags.modified_files
+        fresh = tuple(path for path in dict.fromkeys(done.modified) if path not in known)
+        flags = replace(
+            flags,
+            modified_files=(known + fresh)[: run.world.policy.modified_files_max],
+            modified_count=flags.modified_count + 1,
+        )
+        stage = run.get(Stage)
+        edits = dict(stage.edits)
+        for path in done.modified:
+            edits[path] = edits.get(path, 0) + 1
+        run.put(replace(stage, modifying=stage.modifying + 1, edits=tuple(edits.items())))
+    if flags is not run.get(Flags):
+        run.put(flags)
+
+
+def collect(run: Run, tick: Tick) -> None:
+    """All calls of the turn are done: give the model their results in call order, and go on."""
+    turn = run.get(Turn)
+    run.remove(Turn)
+    results: list[Entry] = []
+    for call in turn.calls:
+        results.append(_route(run, call))
+    regions.append(run, regions.CONVERSATION, tuple(results))
+    if run.get(Flags).workspace_lost:
+        fail(run, tick, f"the working directory {run.get(Launch).workdir} is gone")
+        return
+    _nudge_repetition(run, turn)
+    touch(run, tick)
+    begin_turn(run, tick)
+
+
+def _route(run: Run, call: Call) -> Entry:
+    """The call's result as the conversation keeps it; routed content leaves a pointer there."""
+    spec = run.stage_spec
+    result = call.result or inline("")
+    route = spec.routing.route(call.tool)
+    region = route.region
+    if not spec.routing.persist and all(o.tool != call.tool for o in spec.routing.overrides):
+        region = "scratch"
+    if region != regions.CONVERSATION and not call.is_error:
+        entry = regions.entry_of(result, tool=call.tool)
+        if regions.append(run, region, (entry,)):
+            result = inline(f"[the result is in region {region}]")
+    return Entry(
+        result,
+        tokens_of(result.size_bytes),
+        "tool_result",
+        (),
+        call.call_id,
+        call.tool,
+        call.is_error,
+    )
+
+
+def _nudge_repetition(run: Run, turn: Turn) -> None:
+    """Tell a model that repeats itself so, if its blueprint wants that."""
+    limits = run.blueprint.repetition
+    if limits is None:
+        return
+    stage = run.get(Stage)
+    counts = dict(stage.repeats)
+    worst: tuple[int, str] = (0, "")
+    for call in turn.calls:
+        body = call.arguments.digest or call.arguments.body.encode()
+        mark = blake2b(call.tool.encode() + b"\x00" + body, digest_size=8).digest()
+        counts[mark] = counts.get(mark, 0) + 1
+        worst = max(worst, (counts[mark], call.tool))
+    modified = any(call.modified for call in turn.calls)
+    streak = 0 if modified else stage.readonly_streak + len(turn.calls)
+    if worst[0] >= limits.max_repeat_calls:
+        regions.note(run, f"You called {worst[1]} with the same arguments {worst[0]} times.")
+        counts = {}
+    elif streak >= limits.max_readonly_streak:
+        regions.note(run, f"The last {streak} tool calls changed nothing. Act, or finish.")
+        streak = 0
+    run.put(replace(stage, repeats=tuple(counts.items())[-64:], readonly_streak=streak))
