@@ -1,7 +1,7 @@
 """What the documents show is run: their Python blocks, with the files they show beside them.
 
-A fenced block whose info string names a file (```` ```toml replies.toml ````) becomes that file. The
-Python blocks of a document run as one program. A ``text`` block after one is what it prints.
+A fenced block whose info string names a file (```` ```toml replies.toml ````) becomes that file.
+The Python blocks of a document run as one program. A ``text`` block after one is what it prints.
 """
 
 from __future__ import annotations

@@ -110,11 +110,17 @@ def pure_layers_read_nothing(path: str, tree: ast.Module) -> Iterator[Fault]:
         allowed = path == "systems/world.py" and name.split(".")[0] in {"sys", "threading"}
         if name.split(".")[0] in IMPURE_MODULES and not allowed:
             yield line, f"imports {name}: what decides enters a step as an input"
+    hashing = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__hash__"
+        for inner in ast.walk(node)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
             yield node.lineno, "is asynchronous; a step has no await"
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in UNSTABLE_CALLS:
+            if node.func.id in UNSTABLE_CALLS and id(node) not in hashing:
                 yield node.lineno, f"calls {node.func.id}(), whose answer is not part of the state"
         elif isinstance(node, ast.Attribute) and node.attr in UNSTABLE_METHODS:
             yield node.lineno, f"uses .{node.attr}, which differs between Python versions"
@@ -177,10 +183,9 @@ def imports_name_the_package(path: str, tree: ast.Module) -> Iterator[Fault]:
 def no_test_sleeps(path: str, tree: ast.Module) -> Iterator[Fault]:
     if folder(path) != "tests":
         return
+    sleeps = {id(node) for node, name in references(tree) if name in SLEEPS}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(
-            name in SLEEPS for expression, name in references(tree) if expression is node.func
-        ):
+        if isinstance(node, ast.Call) and id(node.func) in sleeps:
             yields_only = node.args and ast.unparse(node.args[0]) == "0"
             if not yields_only:
                 yield node.lineno, "sleeps; wait for the event, or pass a clock"
@@ -224,7 +229,9 @@ def check(root: Path) -> list[str]:
 
 
 def test_the_repository_keeps_the_rules() -> None:
-    assert "\n".join(check(ROOT)) == ""
+    faults = check(ROOT)
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
 
 
 PLANTED = [
@@ -271,6 +278,7 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         "engine/clock.py": '"""A."""\nimport time\nx = time.monotonic_ns()\n',
         "systems/world.py": '"""A."""\nimport importlib.util\nimportlib.util.find_spec("esper")\n',
         "lev/a.py": '"""A."""\nprint(1)\n',
+        "components/a.py": '"""A."""\nclass _C:\n    def __hash__(self):\n        return hash(1)\n',
         "engine/a.py": '"""A."""\ndef _f():\n    pass\n',
         "tests/a.py": "import trio\nasync def f():\n    await trio.sleep(0)\n",
     }
