@@ -245,9 +245,14 @@ class Database:
         )
 
     def write_state(self, rows: Iterable[StateRow]) -> None:
-        """Add rows of a cut that ``finish_cut`` will make valid. ``body`` None removes a part."""
+        """Add rows of a cut that ``finish_cut`` will make valid. ``body`` None removes a part.
+
+        Each row's ``cut`` is a committed step after the newest cut, so that nothing valid changes.
+        """
         with self._fenced():
-            self._db.executemany(_UPSERT_STATE, map(astuple, rows))
+            row = self._db.execute("select cut, step from world").fetchone()
+            assert row is not None
+            self._db.executemany(_UPSERT_STATE, map(astuple, _of_next_cut(rows, *row)))
 
     def finish_cut(self, cut: int, *, keep_history_from: int | None) -> None:
         """Make all state rows up to ``cut`` valid at once and drop what they supersede.
@@ -506,6 +511,13 @@ class Database:
             yield
         finally:
             self._db.pragma("synchronous", "full")
+
+
+def _of_next_cut(rows: Iterable[StateRow], cut: int, step: int) -> Iterator[StateRow]:
+    for row in rows:
+        if not cut < row.cut <= step:
+            raise WorldError(f"state of owner {row.owner} at {row.cut}: not in {cut + 1} .. {step}")
+        yield row
 
 
 def _run_row(values: tuple[Any, ...]) -> RunRow:

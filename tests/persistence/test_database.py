@@ -198,6 +198,10 @@ def test_a_cut_becomes_valid_at_once(db: Database) -> None:
     assert [row.body for row in db.owner_state(1)] == [b"new"]
     assert db.connection.execute("select count(*) from state").fetchone() == (2,)
     assert [row.step for row in db.journal_after(0)] == [3, 4, 5]
+    for cut in (2, 4, 6):  # older than the newest cut, the cut itself, not committed yet
+        with pytest.raises(WorldError):
+            db.write_state([state_row(1, "a", 5, b"5"), state_row(1, "a", cut, b"x")])
+    assert [row.body for row in db.owner_state(1)] == [b"new"]
     with pytest.raises(WorldError):
         db.finish_cut(6, keep_history_from=None)
     with pytest.raises(WorldError):

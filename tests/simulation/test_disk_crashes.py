@@ -8,11 +8,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leviath.components.errors import DiskFull, LevError, StorageError
+from leviath.persistence import schema
 from leviath.persistence.database import Batch, Database, JournalRow, StateRow, open_database
 from leviath.persistence.files import (
     append_lines,
@@ -260,6 +262,95 @@ def test_an_io_error_is_called_one(disk: RecordingDisk, kind: str) -> None:
         story.commit()
     assert caught.value.fields["io"] is True
     assert not isinstance(caught.value, DiskFull)
+    story.db.close()
+
+
+def test_a_failed_checkpoint_fails_the_next_commit_and_not_the_durable_one(
+    disk: RecordingDisk,
+) -> None:
+    story = Story(disk)
+    story.db.checkpoint_pages = 1
+    disk.recording.arm(Fault("sync", 3, "eio"))  # of the log twice, then of the database
+    story.commit()
+    disk.recording.arm()
+    with pytest.raises(StorageError, match="checkpoint failed") as caught:
+        story.commit()
+    assert caught.value.fields["io"] is True
+    assert story.db.world().step == 1  # type: ignore[union-attr]
+    story.db.close()
+
+
+def test_a_full_disk_only_delays_a_checkpoint(disk: RecordingDisk) -> None:
+    story = Story(disk)
+    story.commit()
+    log = story.disk.recording.root / "world.db-wal"
+    pages = len(log.read_bytes()) // 4096
+    story.db.checkpoint_pages = pages
+    # Let the commit's own writes pass and fail the checkpoint's.
+    disk.recording.arm()
+    before = disk.recording.calls["write"]
+    story.commit()
+    spent = disk.recording.calls["write"] - before
+    assert spent > 5
+    story.db.checkpoint_pages = 1
+    disk.recording.arm(Fault("write", spent, "enospc", times=None))
+    story.commit()
+    disk.recording.arm()
+    story.commit()
+    assert story.db.world().step == 4  # type: ignore[union-attr]
+    story.db.close()
+
+
+# --- a change of format -------------------------------------------------------------------------
+
+NEXT = (
+    *schema.MIGRATIONS,
+    "alter table run add column colour text; create table more (x any) strict",
+)
+
+
+def test_a_power_cut_in_a_change_of_format_leaves_the_old_one_or_the_new_one(
+    disk: RecordingDisk, tmp_path: Path
+) -> None:
+    story = Story(disk)
+    story.commit(steps=3)
+    begun = disk.recording.position
+    schema.migrate(story.db.connection, NEXT)
+    done = disk.recording.position
+    story.db.close()
+    seen: set[int] = set()
+    for image in disk.recording.crash_images(done):
+        if image.position < begun:
+            continue
+        folder = tmp_path / "image"
+        materialise(image, folder)
+        db = apsw.Connection(str(folder / "world.db"))
+        seen.add(schema.format_of(db))
+        assert db.table_exists("main", "more") == (schema.format_of(db) == 2)
+        assert db.execute("select step from world").fetchone() == (3,)
+        assert db.pragma("quick_check") == "ok"
+        db.close()
+        shutil.rmtree(folder)
+    assert seen == {1, 2}
+
+
+def test_a_disk_full_in_a_change_of_format_leaves_the_old_one(disk: RecordingDisk) -> None:
+    story = Story(disk)
+    story.commit()
+    refused = 0
+    for nth in range(1, 100):
+        disk.recording.arm(Fault("write", nth, "enospc", times=None))
+        try:
+            schema.migrate(story.db.connection, NEXT)
+        except apsw.FullError:
+            refused += 1
+        else:
+            break
+        finally:
+            disk.recording.arm()
+        assert schema.format_of(story.db.connection) in (1, 2)
+    assert refused > 3
+    assert schema.format_of(story.db.connection) == 2
     story.db.close()
 
 
