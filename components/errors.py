@@ -17,8 +17,8 @@
     * ReplayDivergence       a replay differs from what was recorded
     * WorldError             the world's own rules were broken: a bug in leviath, not in the caller
 
-Each class has a stable ``code`` for exit messages, HTTP bodies and records. A message names the thing,
-the value and the remedy. Errors keep their fields and survive pickling.
+Each class has a stable ``code`` for exit messages, HTTP bodies and records. A message names the
+thing, the value and the remedy. Errors keep their fields and survive pickling.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class StorageError(LevError):
 
 
 class DiskFull(StorageError):
-    """No space is left. Nothing acknowledged was lost; free space and the host goes on by itself."""
+    """No space is left. Nothing acknowledged was lost; free space and the host goes on."""
 
     code = "disk_full"
 

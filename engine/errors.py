@@ -1,4 +1,4 @@
-"""The error tree under the name that hosts import (it lives in components, so that every layer may raise)."""
+"""The error tree as hosts import it; it lives in components, so that every layer may raise."""
 
 from leviath.components.errors import (
     BlueprintError,

@@ -21,7 +21,7 @@ RUN_ID_BYTES_MAX: Final = 128
 STEP_INPUTS_MAX: Final = 256
 """Inputs of one step: keeps one step well under the 20 ms a host's loop may be held."""
 TEXT_INLINE_BYTES_MAX: Final = 1024
-"""Texts above this are stored once by digest; below it a row of their own costs more than it saves."""
+"""Texts above this are stored once by digest; below it a row of its own costs more than it saves."""
 
 # --- durability --------------------------------------------------------------------------------
 NOT_DURABLE_STEPS_MAX: Final = 1024
@@ -39,7 +39,7 @@ HEARTBEAT_INTERVAL_MS: Final = 30_000
 HEARTBEAT_BUCKETS: Final = 30
 """One bucket of ordinals a second, so that a beat never holds the loop."""
 SLEEP_GAP_MS: Final = 5_000
-"""A gap longer than this beyond what the loop waited for is a sleeping machine, not elapsed time."""
+"""A gap longer than this beyond what the loop waited for is a sleeping machine, not time used."""
 
 # --- tools -------------------------------------------------------------------------------------
 TOOL_DEADLINE_MS: Final = 600_000
