@@ -9,8 +9,9 @@ Writing puts our keys in their order, unknown ones after them as they were.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Raw
@@ -87,9 +88,11 @@ class Document(
     """Keys that are not written while they are None."""
     SKIPPED_EMPTY: ClassVar[tuple[str, ...]] = ()
     """Keys that are not written while they are empty."""
-    NESTED: ClassVar[Mapping[str, type[Document]]] = {}
+    DOLLARS: ClassVar[tuple[str, ...]] = ()
+    """Keys that hold an amount or null; an amount that is not finite is not written."""
+    NESTED: ClassVar[DocumentTypes] = {}
     """Keys that hold one document or null."""
-    NESTED_LISTS: ClassVar[Mapping[str, type[Document]]] = {}
+    NESTED_LISTS: ClassVar[DocumentTypes] = {}
     """Keys that hold a list of documents."""
 
     unknown: UnknownKeys = NO_UNKNOWN_KEYS
@@ -103,6 +106,38 @@ class Document(
     def from_bare(cls, text: str) -> Document | None:
         """The document that older writers spelled as the bare string ``text``, if there is one."""
         return None
+
+
+DocumentTypes: TypeAlias = Mapping[str, type[Document]]
+"""Has a name of its own because ``type`` means something else in a document with such a key."""
+
+
+class Variant(Document, frozen=True, kw_only=True):
+    """A document in which the word under one key says which other keys go with it.
+
+    A word of a newer writer is allowed; everything beside it is kept unread then. Making a value
+    with other keys than its word goes with is a ValueError.
+    """
+
+    TAG: ClassVar[str]
+    """The key that holds the word."""
+    COMPANIONS: ClassVar[Mapping[str, tuple[str, ...]]]
+    """For each known word the keys that it goes with, out of SKIPPED_NULL."""
+
+    def __post_init__(self) -> None:
+        word = getattr(self, self.TAG)
+        due = self.COMPANIONS.get(word, ())
+        if any((getattr(self, name) is not None) != (name in due) for name in self.SKIPPED_NULL):
+            raise ValueError(f"{self.TAG} {word} goes with {', '.join(due) or 'no other key'}")
+
+    @classmethod
+    def own_keys(cls, body: Mapping[str, Raw]) -> Collection[str]:
+        """Only the tag when its word is unknown; with a known one, also what goes with it."""
+        try:
+            word = msgspec.json.decode(body[cls.TAG], type=str)
+        except (KeyError, msgspec.DecodeError):
+            return (cls.TAG,)
+        return (cls.TAG, *cls.COMPANIONS.get(word, ()))
 
 
 D = TypeVar("D", bound=Document)
@@ -169,6 +204,14 @@ def public_body(document: Document) -> dict[str, object]:
 def _body(document: Document, *, own_only: bool) -> dict[str, object]:
     body: dict[str, object] = msgspec.structs.asdict(document)
     del body["unknown"]
+    for name in document.DOLLARS:
+        amount = body[name]
+        if isinstance(amount, float) and not math.isfinite(amount):
+            raise DocumentError(
+                f"`{name}` is {amount}: JSON has no such number; leave it null or "
+                "count the call as unpriced",
+                field=name,
+            )
     for name in document.SKIPPED_NULL:
         if body[name] is None:
             del body[name]

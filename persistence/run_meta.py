@@ -7,9 +7,7 @@ escalate: unknown cost is not zero, an unknown launch mode is attended.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from operator import index
 from typing import ClassVar
 
@@ -23,6 +21,7 @@ from leviath.persistence import json_text
 from leviath.persistence.document import (
     Count,
     Document,
+    DocumentTypes,
     UnixSeconds,
     Unsigned32,
     decode_document,
@@ -54,7 +53,8 @@ class RunMeta(Document, frozen=True, kw_only=True):
         "output_request",
         "model_override",
     )
-    NESTED: ClassVar[Mapping[str, type[Document]]] = {
+    DOLLARS: ClassVar[tuple[str, ...]] = ("cost_usd", "cost_priced_usd")
+    NESTED: ClassVar[DocumentTypes] = {
         "active": ActiveClock,
         "flags": RunFlags,
         "read_paths": ReadPathGrantCounts,
@@ -191,10 +191,6 @@ class RunMeta(Document, frozen=True, kw_only=True):
 
         Readers outside get ``to_public_json``. Raises DocumentError for a cost without a number.
         """
-        for key in ("cost_usd", "cost_priced_usd"):
-            usd: float | None = getattr(self, key)
-            if usd is not None and not math.isfinite(usd):
-                raise DocumentError(f"`{key}` is {usd}: JSON has no such number", field=key)
         return encode_document(self)
 
     def public_dict(self) -> dict[str, object]:

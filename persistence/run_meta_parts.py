@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
-from msgspec import Raw
 
-from leviath.persistence.document import Count, Document, UnixSeconds
+from leviath.persistence.document import Count, Document, DocumentTypes, UnixSeconds, Variant
 
 
 class ActiveClock(Document, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class FinalOutputDescriptor(Document, frozen=True, kw_only=True):
 
     SKIPPED_NULL: ClassVar[tuple[str, ...]] = ("format",)
     SKIPPED_EMPTY: ClassVar[tuple[str, ...]] = ("artifacts",)
-    NESTED_LISTS: ClassVar[Mapping[str, type[Document]]] = {"artifacts": Artifact}
+    NESTED_LISTS: ClassVar[DocumentTypes] = {"artifacts": Artifact}
 
     format: str | None = None
     stage: str
@@ -133,7 +132,7 @@ class OutputSpec(Document, frozen=True, kw_only=True):
         "on_validator_error",
     )
     SKIPPED_EMPTY: ClassVar[tuple[str, ...]] = ("artifacts",)
-    NESTED_LISTS: ClassVar[Mapping[str, type[Document]]] = {"artifacts": ArtifactRequest}
+    NESTED_LISTS: ClassVar[DocumentTypes] = {"artifacts": ArtifactRequest}
 
     format: str | None = None
     instructions: str | None = None
@@ -146,13 +145,14 @@ class OutputSpec(Document, frozen=True, kw_only=True):
     artifacts: tuple[ArtifactRequest, ...] = ()
 
 
-_PERSON_LABELS = {
+_LABELS = {
     "tool_approval": "tool approval",
     "user_prompt": "user prompt",
     "taint_gate": "taint gate",
     "interaction_point": "checkpoint",
+    "fan_out_workers": "workers",
+    "children": "children",
 }
-_COUNT_LABELS = {"fan_out_workers": "workers", "children": "children"}
 _BLOCKER_LABELS = {
     "provider_missing": "provider",
     "credits_exhausted": "credits",
@@ -160,10 +160,9 @@ _BLOCKER_LABELS = {
     "forbidden": "access",
     "providers_unavailable": "providers",
 }
-_NEEDS_SETUP = "needs_setup"
 
 
-class WaitReason(Document, frozen=True, kw_only=True):
+class WaitReason(Variant, frozen=True, kw_only=True):
     """Why a run is parked, told by ``reason``; the other keys go with some reasons only.
 
     ``tool_approval``, ``user_prompt``, ``taint_gate`` and ``interaction_point`` stand alone,
@@ -171,6 +170,12 @@ class WaitReason(Document, frozen=True, kw_only=True):
     and ``remedy``. A reason or blocker of a newer writer is kept with whatever came with it.
     """
 
+    TAG: ClassVar[str] = "reason"
+    COMPANIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "fan_out_workers": ("outstanding",),
+        "children": ("outstanding",),
+        "needs_setup": ("blocker", "remedy"),
+    }
     SKIPPED_NULL: ClassVar[tuple[str, ...]] = ("outstanding", "blocker", "remedy")
 
     reason: str
@@ -181,21 +186,6 @@ class WaitReason(Document, frozen=True, kw_only=True):
     ``providers_unavailable``."""
     remedy: str | None = None
     """What a person has to do, in words."""
-
-    def __post_init__(self) -> None:
-        given = {k for k in self.SKIPPED_NULL if getattr(self, k) is not None}
-        if given != _companions(self.reason):
-            wanted = ", ".join(sorted(_companions(self.reason))) or "no other key"
-            raise ValueError(f"reason {self.reason} goes with {wanted}")
-
-    @classmethod
-    def own_keys(cls, body: Mapping[str, Raw]) -> Collection[str]:
-        """Only ``reason`` when its word is unknown; with a known one, only what goes with it."""
-        try:
-            reason = msgspec.json.decode(body["reason"], type=str)
-        except (KeyError, msgspec.DecodeError):
-            return ("reason",)
-        return ("reason", *_companions(reason))
 
     @classmethod
     def fan_out_workers(cls, outstanding: int) -> WaitReason:
@@ -210,24 +200,17 @@ class WaitReason(Document, frozen=True, kw_only=True):
     @classmethod
     def needs_setup(cls, blocker: str, remedy: str) -> WaitReason:
         """Parked until somebody does what ``remedy`` says."""
-        return cls(reason=_NEEDS_SETUP, blocker=blocker, remedy=remedy)
+        return cls(reason="needs_setup", blocker=blocker, remedy=remedy)
 
     @property
     def needs_person(self) -> bool:
         """Whether a person has to act. An unknown reason does: nothing here will end it."""
-        return self.reason not in _COUNT_LABELS
+        return self.outstanding is None
 
     @property
     def label(self) -> str:
         """The reason for a table, such as ``workers(2)`` or ``needs credits``."""
-        if self.reason == _NEEDS_SETUP and self.blocker is not None:
+        if self.blocker is not None:
             return f"needs {_BLOCKER_LABELS.get(self.blocker, self.blocker)}"
-        if self.reason in _COUNT_LABELS:
-            return f"{_COUNT_LABELS[self.reason]}({self.outstanding})"
-        return _PERSON_LABELS.get(self.reason, self.reason)
-
-
-def _companions(reason: str) -> set[str]:
-    if reason in _COUNT_LABELS:
-        return {"outstanding"}
-    return {"blocker", "remedy"} if reason == _NEEDS_SETUP else set()
+        label = _LABELS.get(self.reason, self.reason)
+        return label if self.outstanding is None else f"{label}({self.outstanding})"
