@@ -153,13 +153,15 @@ def _read(path: Path) -> bytes:
         loop = isinstance(error, OSError) and error.errno == errno.ELOOP
         reason = "its symlinks form a loop" if loop else _reason(error)
         raise _refusal(path, f"cannot be opened: {reason}") from error
-    with open(handle, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise _refusal(path, "is not a regular file; give the path of a manifest")
-        try:
+        with open(handle, "rb", closefd=False) as file:
             data = file.read(limits.BLUEPRINT_BYTES_MAX + 1)
-        except OSError as error:
-            raise _refusal(path, f"cannot be read: {_reason(error)}") from error
+    except OSError as error:
+        raise _refusal(path, f"cannot be read: {_reason(error)}") from error
+    finally:
+        os.close(handle)
     if len(data) > limits.BLUEPRINT_BYTES_MAX:
         raise _refusal(path, _too_long())
     return data

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -146,13 +147,13 @@ def test_a_wrong_value_that_equals_its_default_is_not_hidden_by_the_byte_form() 
 
 
 def test_every_part_is_frozen_keyword_only_and_refuses_unknown_fields() -> None:
-    parts = [Node, *Node.__subclasses__()]
+    parts: list[type[Node]] = [Node, *Node.__subclasses__()]
     assert len(parts) > 10
     for part in parts:
         config = part.__struct_config__
         assert config.frozen and config.forbid_unknown_fields and config.omit_defaults, part
         with pytest.raises(TypeError, match="positional"):
-            part("positional")
+            cast("Callable[[str], Node]", part)("positional")
 
 
 def test_stages_and_regions_are_found_by_name() -> None:

@@ -124,6 +124,7 @@ def agent(name: str) -> Read:
 
 
 STUCK = ((*EDGE, "condition"), "stuck")
+DENY_EDIT = (("edit", Permission.deny),)
 STUCK_AFTER = ("iterations", "minutes", "same_file_edits", "tool_calls")
 REGION_NUMBERS = (
     *("max_tokens", "min_tokens", "max_items", "overflow"),
@@ -168,13 +169,7 @@ SETS: list[tuple[Keys, object, Read, object, tuple[tuple[Keys, object], ...]]] =
     ((*STAGE, "accepts_messages"), False, stage("accepts_messages"), False, ()),
     ((*STAGE, "nudge", "max"), 1, part(stage("nudge"), "max"), 1, ()),
     ((*STAGE, "output", "format"), "text", part(stage("output"), "format"), "text", ()),
-    (
-        (*STAGE, "tool_permissions", "edit"),
-        "deny",
-        stage("permissions"),
-        (("edit", Permission.deny),),
-        (),
-    ),
+    ((*STAGE, "tool_permissions", "edit"), "deny", stage("permissions"), DENY_EDIT, ()),
     (
         (*STAGE, "context", "regions", "own"),
         {"kind": "pinned"},
@@ -277,19 +272,9 @@ SETS: list[tuple[Keys, object, Read, object, tuple[tuple[Keys, object], ...]]] =
     ),
     (("tool_permissions", "x"), "ask", agent("permissions"), (("x", Permission.ask),), ()),
     (("repetition_detection", "enabled"), False, agent("repetition"), None, ()),
-    (
-        ("repetition_detection", "max_repeat_calls"),
-        5,
-        agent("repetition"),
-        Repetition(max_repeat_calls=5),
-        (),
-    ),
-    (
-        ("repetition_detection", "max_readonly_streak"),
-        5,
-        agent("repetition"),
-        Repetition(max_readonly_streak=5),
-        (),
+    *(
+        (("repetition_detection", key), 5, agent("repetition"), Repetition(**{key: 5}), ())
+        for key in ("max_repeat_calls", "max_readonly_streak")
     ),
     (("read_paths", "allow"), ["/usr/share"], agent("read_paths"), ("/usr/share",), ()),
     (("safe_commands", "tools"), ["ls"], agent("unbuilt"), (), ()),
