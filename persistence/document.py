@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Raw
@@ -225,25 +225,25 @@ def _body(document: Document, *, own_only: bool) -> dict[str, object]:
     for name in document.NESTED_LISTS:
         items = body.get(name)
         if isinstance(items, tuple):
-            body[name] = [_body(item, own_only=own_only) for item in items]
+            documents = cast("tuple[Document, ...]", items)
+            body[name] = [_body(item, own_only=own_only) for item in documents]
     if document.unknown is not NO_UNKNOWN_KEYS and not own_only:
         body.update((name, Raw(text)) for name, text in document.unknown)
     return body
 
 
 def _cleaned(value: object) -> object:
-    match value:
-        case str():
-            # An enum's member is a str too, and its value is what is written.
-            return clean_text(str.__str__(value))
-        case Secret():
-            return Secret(clean_text(value.reveal()))
-        case dict():
-            return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_cleaned(item) for item in value]
-        case _:
-            return value
+    if isinstance(value, str):
+        # An enum's member is a str too, and its value is what is written.
+        return clean_text(str.__str__(value))
+    if isinstance(value, Secret):
+        return Secret(clean_text(value.reveal()))
+    if isinstance(value, dict):
+        body = cast("dict[object, object]", value)
+        return {_cleaned(key): _cleaned(item) for key, item in body.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in cast("Iterable[object]", value)]
+    return value
 
 
 def _enc_hook(value: object) -> object:

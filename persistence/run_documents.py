@@ -85,7 +85,7 @@ class StageRecord(Document, frozen=True, kw_only=True):
     completion_tokens: Count
     cached_tokens: Count = 0
     cache_write_tokens: Count = 0
-    region_tokens: dict[str, Count] = msgspec.field(default_factory=dict)
+    region_tokens: dict[str, Count] = msgspec.field(default_factory=dict[str, Count])
     """The most tokens each region held."""
     first_call_prompt_tokens: Count | None = None
     runaway_warned: bool = False

@@ -105,7 +105,7 @@ class RunMeta(Document, frozen=True, kw_only=True):
     error: str | None = None
     title: str | None = None
     title_error: str | None = None
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """The caller's labels, in the caller's order."""
     callback_url: str | None = None
     callback_secret: Secret | None = None

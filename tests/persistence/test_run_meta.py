@@ -157,13 +157,12 @@ def test_every_reason_has_a_label_and_says_whom_it_needs(
 
 
 def test_a_reason_is_made_with_what_goes_with_it() -> None:
-    for wrong in (
-        {"reason": "children"},
-        {"reason": "needs_setup", "blocker": "forbidden"},
-        {"reason": "taint_gate", "outstanding": 1},
-    ):
-        with pytest.raises(ValueError, match="goes with"):
-            WaitReason(**wrong)
+    with pytest.raises(ValueError, match="children goes with outstanding"):
+        WaitReason(reason="children")
+    with pytest.raises(ValueError, match="needs_setup goes with blocker, remedy"):
+        WaitReason(reason="needs_setup", blocker="forbidden")
+    with pytest.raises(ValueError, match="taint_gate goes with no other key"):
+        WaitReason(reason="taint_gate", outstanding=1)
 
 
 def test_a_run_that_waits_for_nothing_writes_no_reason() -> None:

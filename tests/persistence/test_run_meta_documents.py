@@ -109,6 +109,7 @@ def test_an_unknown_blocker_is_kept() -> None:
     body = json.loads(golden("oldest"))
     body["waiting_on"] = {"reason": "needs_setup", "blocker": "no_moon", "remedy": "wait"}
     meta = RunMeta.from_json(json.dumps(body))
+    assert meta.waiting_on is not None
     assert meta.waiting_on == WaitReason.needs_setup("no_moon", "wait")
     assert meta.waiting_on.label == "needs no_moon"
     assert written(meta)["waiting_on"] == body["waiting_on"]
