@@ -21,7 +21,20 @@ RUN_ID_BYTES_MAX: Final = 128
 STEP_INPUTS_MAX: Final = 256
 """Inputs of one step: keeps one step well under the 20 ms a host's loop may be held."""
 TEXT_INLINE_BYTES_MAX: Final = 1024
-"""Texts above this are stored once by digest; below it a row of its own costs more than it saves."""
+"""Texts above this are stored once by digest; below, a row of its own costs more than it saves."""
+
+TEXT_CACHE_BYTES_MAX: Final = 64 * MIB
+"""Long texts kept in memory beside the disk, so that a prompt does not read it again each turn."""
+INBOX_INPUTS_MAX: Final = 65_536
+"""Inputs that wait for a step; callers beyond it wait before they post."""
+LANE_WORKERS_MAX: Final = 4_096
+"""Concurrent calls of one lane: above it they queue. A parked worker costs about 3 KB."""
+THREADS_MAX: Final = 64
+"""Threads for plain functions: hanging tools may hold so many before others queue."""
+EVENT_QUEUE_MAX: Final = 16_384
+"""Events a slow subscriber may lag behind before it reads the rest from the journal."""
+CLOSE_GRACE_MS: Final = 5_000
+"""How long a closing host waits for outcomes in flight before it aborts them."""
 
 # --- durability --------------------------------------------------------------------------------
 NOT_DURABLE_STEPS_MAX: Final = 1024
