@@ -138,6 +138,12 @@ def _sqlite_error(kind: CallKind, failure: Failure) -> Exception:
     return apsw.exception_for(_SQLITE_CODE[kind])
 
 
+def _os_error(failure: Failure) -> OSError:
+    if failure == "enospc":
+        return OSError(errno.ENOSPC, "planted: no space left")
+    return OSError(errno.EIO, "planted: input/output error")
+
+
 class RecordingDisk(apsw.VFS):
     """An apsw VFS; open databases with ``vfs=disk.name``. Close them, then ``unregister()``."""
 
@@ -251,10 +257,15 @@ class RecordingFileSystem(RealFileSystem):
 
     def write(self, fd: int, data: memoryview) -> int:
         """See FileSystem."""
-        self._fail("write")
+        failure = self.recording.failure_of("write")
+        if failure == "eio":
+            raise _os_error(failure)
         offset = os.fstat(fd).st_size  # all our files grow at their end
-        count = super().write(fd, data)
-        self.recording.record(Write(self._open[fd], offset, bytes(data[:count])))
+        fitting = data[: len(data) // 2] if failure == "enospc" else data
+        count = super().write(fd, fitting)
+        self.recording.record(Write(self._open[fd], offset, bytes(fitting[:count])))
+        if failure == "enospc":
+            raise _os_error(failure)
         return count
 
     def truncate(self, fd: int, length: int) -> None:
@@ -300,8 +311,6 @@ class RecordingFileSystem(RealFileSystem):
     def _fail(self, kind: CallKind) -> bool:
         """Raise what was planted for this call; True when it shall be skipped."""
         failure = self.recording.failure_of(kind)
-        if failure == "enospc":
-            raise OSError(errno.ENOSPC, "planted: no space left")
-        if failure == "eio":
-            raise OSError(errno.EIO, "planted: input/output error")
+        if failure is not None and failure != "skip":
+            raise _os_error(failure)
         return failure == "skip"

@@ -168,7 +168,6 @@ from leviath.persistence.home import HomeLock, hosting_state
 home = Path(sys.argv[1])
 lock = HomeLock.acquire(home)
 if (child := os.fork()) == 0:
-    lock.release()
     try:
         HomeLock.acquire(home)
     except Locked as error:
