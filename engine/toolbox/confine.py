@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -61,7 +61,7 @@ def tool_error(action: str, path: str, error: OSError) -> ToolError:
 
 
 @contextmanager
-def locate(workdir: str, path: str, *, make_folders: bool = False) -> Iterator[Place]:
+def locate(workdir: str, path: str, *, make_folders: bool = False) -> Generator[Place]:
     """Walk ``path``, relative or absolute, and give the place it leads to below ``workdir``.
 
     The last name need not exist. With ``make_folders`` missing folders on the way are made. Raises

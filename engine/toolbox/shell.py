@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Final, Self
 
 import msgspec
 import trio
@@ -46,6 +46,11 @@ COMMAND_BYTES_MAX: Final = 100_000
 """Linux takes 128 KiB in one argument."""
 _INLINE_BYTES_MAX: Final = TOOL_RESULT_INLINE_BYTES_MAX - NOTE_BYTES_MAX
 _SUPERVISOR: Final = os.path.abspath(supervisor.__file__)
+
+assert (
+    supervisor.PARENT_CHECK_MS + sum(supervisor.TERM_WAITS_MS) + sum(supervisor.KILL_WAITS_MS)
+    < TOOL_GROUP_KILL_MS
+)
 
 
 class Finished(Struct, frozen=True):
@@ -174,7 +179,7 @@ class _Supervised:
             raise ToolError(
                 "the command was killed together with its supervisor; its output is lost"
             )
-        report: supervisor.Report = cast("Any", json.loads(line))
+        report: supervisor.Report = json.loads(line)
         head = output[: report["head_bytes"]]
         return Finished(report, head, output[len(head) :], late)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import Final, Self
 
 import msgspec
 
-from leviath.components.clean import cut_utf8
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.engine.limits import TOOL_RESULT_INLINE_BYTES_MAX, TOOL_SPILL_BYTES_MAX
 from leviath.engine.toolbox.call import ToolCall, ToolResult, file_stem
 
@@ -42,13 +43,14 @@ def apply_result_limits(result: ToolResult, call: ToolCall) -> ToolResult:
         return result
     data = result.text.encode()
     kept = min(len(data), TOOL_SPILL_BYTES_MAX)
-    try:
-        with open_spill(call) as file:
-            file.write(memoryview(data)[:kept])
-    except OSError as error:
-        spill, trouble = None, errno.errorcode.get(error.errno or 0, "EIO")
-    else:
-        spill, trouble = spill_path(call), ""
+    spill, trouble = result.spill, ""
+    if spill is None:  # else the tool has kept more than this text already
+        try:
+            with open_spill(call) as file:
+                file.write(memoryview(data)[:kept])
+            spill = spill_path(call)
+        except OSError as error:
+            trouble = errno.errorcode.get(error.errno or 0, "EIO")
     note = cut_note(len(data), kept, spill, trouble)
     head, tail = data[:SIDE_BYTES_MAX], data[-SIDE_BYTES_MAX:]
     return msgspec.structs.replace(result, text=inline_text(head, note, tail), spill=spill)
@@ -108,17 +110,15 @@ def cut_note(size_bytes: int, kept_bytes: int, spill: str | None, trouble: str =
 
 
 def inline_text(head: bytes, note: str, tail: bytes) -> str:
-    """Head, note and tail as one text; code points that the cuts went through are dropped."""
-    return _whole_head(head) + note + _whole_tail(tail)
+    """Head, note and tail as one clean text of at most TOOL_RESULT_INLINE_BYTES_MAX less some room.
 
-
-def _whole_head(data: bytes) -> str:
-    text = data.decode(errors="ignore")
-    return cut_utf8(text, len(data))
-
-
-def _whole_tail(data: bytes) -> str:
-    start = 0
-    while start < min(4, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    return data[start:].decode(errors="ignore")
+    Code points that the cuts went through are dropped; what is no UTF-8, and NUL, becomes U+FFFD.
+    """
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    # Not final: the decoder keeps an unfinished code point at the end to itself.
+    start = cut_utf8(clean_text(decoder.decode(head)), SIDE_BYTES_MAX)
+    # A code point has at most three bytes after its first.
+    whole = next((i for i, byte in enumerate(tail[:3]) if byte & 0xC0 != 0x80), 3)
+    # U+FFFD is longer than what it stands for: cut again.
+    end = clean_text(tail[whole:].decode(errors="replace")).encode()[-SIDE_BYTES_MAX:]
+    return start + note + end.decode(errors="ignore")

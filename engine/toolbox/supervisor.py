@@ -192,6 +192,7 @@ def main() -> None:
     order = _read_order()
     if order is None:
         return
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the host blocks, the command need not
     signals_fd = _listen_for_signals()
     output_fd, write_fd = os.pipe()
     os.set_blocking(output_fd, False)
@@ -320,8 +321,12 @@ def _listen_for_signals() -> int:
     os.set_blocking(write_fd, False)
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _note_nothing)
     return read_fd
+
+
+def _note_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal: the wake-up descriptor has its number already."""
 
 
 def _read_order() -> Order | None:

@@ -95,6 +95,10 @@ def run(made: Tool, arguments: Mapping[str, object], call: ToolCall = CALL) -> T
     return made.call_sync(call, arguments)
 
 
+async def run_in_trio(made: Tool) -> ToolResult:
+    return await made.call(CALL, {})
+
+
 def test_schema_comes_from_the_signature() -> None:
     made = tool(everything)
     properties = made.schema["properties"]
@@ -215,33 +219,36 @@ def stars(**kwargs: int) -> None: ...
 def positional(a: int, /) -> None: ...
 
 
-def bare(a) -> None: ...  # type: ignore[no-untyped-def] # pyright: ignore
+def bare(a: int) -> None: ...
 
 
 def odd(a: complex) -> None: ...
 
 
-def lost(a: "Nowhere") -> None: ...  # type: ignore[name-defined] # pyright: ignore # noqa: F821
+def lost(a: int) -> None: ...
 
 
 async def stream(a: int) -> AsyncIterator[int]:
     yield a
 
 
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        (star, "'*args: int'"),
-        (stars, "'**kwargs: int'"),
-        (positional, "cannot be given by name"),
-        (bare, "'a' has no annotation"),
-        (odd, "type without a JSON schema"),
-        (lost, "annotations cannot be read"),
-        (stream, "async generator"),
-        (Counter, "is not a function"),
-        (3, "is not a function"),
-    ],
-)
+# As if written without an annotation, and with the name of a type that the module does not have.
+del bare.__annotations__["a"]
+lost.__annotations__["a"] = "Nowhere"
+UNFIT: list[tuple[Any, str]] = [
+    (star, "'*args: int'"),
+    (stars, "'**kwargs: int'"),
+    (positional, "cannot be given by name"),
+    (bare, "'a' has no annotation"),
+    (odd, "type without a JSON schema"),
+    (lost, "annotations cannot be read"),
+    (stream, "async generator"),
+    (Counter, "is not a function"),
+    (3, "is not a function"),
+]
+
+
+@pytest.mark.parametrize(("function", "says"), UNFIT)
 def test_what_cannot_be_a_tool_is_refused_with_the_reason(
     function: Callable[..., object], says: str
 ) -> None:
@@ -369,7 +376,7 @@ def test_cancelling_a_call_cancels_the_tool() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(sample.call, CALL, {})
+            nursery.start_soon(run_in_trio, sample)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
 
@@ -466,3 +473,11 @@ def test_schemas_do_not_depend_on_the_interpreter() -> None:
         '"path":{"description":"Path of the file, relative to the working folder.","type":"string"'
         '}},"required":["path"],"type":"object"}'
     ), sys.version
+
+
+def test_a_spill_file_that_a_tool_made_is_not_written_over(tmp_path: Path) -> None:
+    result = ToolResult(text="x" * 100_000, spill="spill/own.log")
+    limited = apply_result_limits(result, in_folder(tmp_path))
+    assert limited.spill == "spill/own.log"
+    assert "are in spill/own.log" in limited.text
+    assert not (tmp_path / "spill").exists()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leviath.components.errors import ToolError
-from leviath.engine.tools import Tool, ToolCall, builtin_tools
 from leviath.engine.toolbox.confine import FOLDERS_MAX, locate, open_file, open_folder
+from leviath.engine.tools import Tool, ToolCall, builtin_tools
 
 SECRET = "the-secret-outside"
 
@@ -155,13 +155,24 @@ NAMES = st.sampled_from(["a", "b", "c"])
 PLACES = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 STEPS = st.sampled_from(["a", "b", "c", "..", ".", "", "secret", "outside"])
 PATHS = st.lists(STEPS, min_size=1, max_size=6).map("/".join)
-TARGETS = PATHS | st.tuples(st.sampled_from(["{root}/", "{above}/", "/"]), PATHS).map("".join)
+ROOTS = st.sampled_from(["{root}/", "{above}/", "/"])
+TARGETS = (
+    st.sampled_from(["..", "../..", "../secret", "../outside", "{above}/secret", "{above}/outside"])
+    | PATHS
+    | st.tuples(ROOTS, PATHS).map("".join)
+)
+USED = (
+    PLACES
+    | st.tuples(PLACES, st.sampled_from(["/secret", "/a", "/.."])).map("".join)
+    | st.tuples(PLACES, st.just("/"), PATHS).map("".join)
+    | TARGETS
+)
 
 
 def grow(root: Path, kind: str, place: str, target: str) -> None:
-    """Put a folder, file or link at ``place``, unless something is in the way or a link leads out."""
+    """Put a folder, file or link at ``place``, unless it is taken or a link leads out."""
     spot = root / place
-    if spot.parent.resolve().is_relative_to(root) and not os.path.lexists(spot):
+    if Path(os.path.realpath(spot.parent)).is_relative_to(root) and not os.path.lexists(spot):
         try:
             spot.parent.mkdir(parents=True, exist_ok=True)
             if kind == "folder":
@@ -192,7 +203,7 @@ def use(made: Tool, call: ToolCall, **arguments: object) -> str:
     tree=st.lists(
         st.tuples(st.sampled_from(["folder", "file", "link", "link"]), PLACES, TARGETS), max_size=8
     ),
-    paths=st.lists(TARGETS, min_size=1, max_size=6),
+    paths=st.lists(USED, min_size=1, max_size=6),
 )
 def test_no_tree_of_links_lets_a_tool_read_or_write_outside(
     tree: list[tuple[str, str, str]], paths: list[str]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leviath.engine.tools import Tool, ToolCall, ToolResult
 from leviath.engine.toolbox.files import ENTRIES_MAX, READ_BYTES_MAX
+from leviath.engine.tools import Tool, ToolCall, ToolResult
 
 MakeCall = Callable[..., ToolCall]
 

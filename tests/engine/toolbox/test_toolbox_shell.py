@@ -85,9 +85,8 @@ def test_a_command_sees_none_of_the_hosts_secrets(
     shell: Tool, make_call: MakeCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEVIATH_CANARY_KEY", "canary-value")
-    result = run(
-        shell, make_call(), "env; tr '\\0' '\\n' </proc/$PPID/environ; cat /proc/$PPID/cmdline"
-    )
+    command = "env; tr '\\0' '\\n' </proc/$PPID/environ; cat /proc/$PPID/cmdline"
+    result = run(shell, make_call(), command)
     assert "PATH=" in result.text
     assert "canary" not in result.text.lower()
 
@@ -113,7 +112,7 @@ FAMILIES = pytest.mark.parametrize(
     [
         "sleep 300 & echo $$ $! > ready; wait",
         "setsid sh -c 'echo $$ > ready; exec sleep 300' & wait",
-        "(setsid sh -c 'echo $$ > ready; exec sleep 300 </dev/null >/dev/null 2>&1' &); exec sleep 300",
+        "(setsid sh -c 'echo $$ > ready; exec sleep 300 >/dev/null 2>&1' &); exec sleep 300",
         "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > ready; while :; do sleep 300; done'",
         "echo $$ > ready; kill -STOP $$",
     ],
@@ -298,3 +297,12 @@ def test_a_disk_that_refuses_the_spill_file_does_not_stop_the_command(
     assert result.spill is None
     assert "the whole could not be kept (EISDIR)" in result.text
     assert result.text.endswith("y\nlast\n[exit code 0]")
+
+
+def test_binary_output_stays_within_the_limit_and_whole_in_the_file(
+    shell: Tool, make_call: MakeCall, tmp_path: Path
+) -> None:
+    result = run(shell, make_call(), r"head -c 100000 /dev/zero; yes \377 | head -c 100000")
+    assert len(result.text.encode()) <= TOOL_RESULT_INLINE_BYTES_MAX
+    assert "all 200000 bytes are in spill/c1.log" in result.text
+    assert (tmp_path / "run" / "spill" / "c1.log").stat().st_size == 200_000

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from leviath.components.errors import ToolError
-from leviath.engine.tools import MayHaveHappened, Tool, ToolCall
 from leviath.engine.toolbox import staging
 from leviath.engine.toolbox.confine import locate
+from leviath.engine.tools import MayHaveHappened, Tool, ToolCall
 
 MakeCall = Callable[..., ToolCall]
 OLD, NEW = "old text\n", "new text\n"

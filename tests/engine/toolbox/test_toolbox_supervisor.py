@@ -30,10 +30,10 @@ def test_head_tail_and_spill_are_parts_of_what_was_written(chunks: list[bytes]) 
         assert (output.size_bytes, output.trouble) == (len(whole), "")
         assert output.flooded == (len(whole) > SPILL)
         if len(whole) <= INLINE:
-            assert (output.head, output.tail, output.kept_bytes) == (whole, b"", 0)
+            assert (bytes(output.head), bytes(output.tail), output.kept_bytes) == (whole, b"", 0)
             assert os.listdir(folder) == []
             return
-        assert (output.head, output.tail) == (whole[:SIDE], whole[-SIDE:])
+        assert (bytes(output.head), bytes(output.tail)) == (whole[:SIDE], whole[-SIDE:])
         with open(order["spill"], "rb") as file:
             assert file.read() == whole[:SPILL]
         assert output.kept_bytes == min(len(whole), SPILL)
