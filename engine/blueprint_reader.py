@@ -176,6 +176,13 @@ class Table:
             return default
         return value
 
+    def needed(self, key: str, remedy: str) -> str:
+        """Return a text that must be there; "" once the fault is noted."""
+        value = self.text(key)
+        if self.data.get(key, "") == "":
+            self.fault(key, f"is missing; {remedy}")
+        return value
+
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return a boolean."""
         value = self.raw(key)

@@ -89,7 +89,7 @@ def _seed_table(table: Table) -> SeedSpec | None:
     if "refresh" in table.data and given[0] not in ("tool", "tools"):
         table.fault("refresh", "belongs to seeds by tool; remove it")
     seed = seeds[given[0]]
-    if seed == SeedSpec(kind=seed.kind) and given[0] not in ("literal", "caller"):
+    if table.data[given[0]] in ("", [], {}) and given[0] not in ("literal", "caller"):
         table.fault(given[0], "names nothing; write what the region is filled from")
     return seed
 

@@ -34,6 +34,7 @@ _HOOKS: Final = (
     "on_completion",
     "on_error",
 )
+_MODEL_REMEDY: Final = "a model needs both provider and model"
 _FAN_OUT_KEYS: Final = (
     "worker_agent",
     "worker_stage",
@@ -131,13 +132,9 @@ def _edges(table: Table) -> tuple[tuple[Edge, ...], bool]:
     declared = "transitions" in table.data or "edges" in table.data
     edges = [_edge(to, inner) for to, inner in table.named_tables("transitions")]
     for inner in table.tables("edges"):
-        to = inner.text("to")
-        if to:
-            edges.append(_edge(to, inner))
-        elif "to" not in inner.data:
-            inner.fault("to", "is missing; name the stage that this edge leads to")
-        elif inner.data["to"] == "":
-            inner.fault("to", "is an empty text; name the stage that this edge leads to")
+        edge = _edge(inner.needed("to", "name the stage that this edge leads to"), inner)
+        if edge.to:
+            edges.append(edge)
     if "transitions" in table.data and "edges" in table.data:
         table.fault(
             "edges", "a stage has either [transitions.<target>] or [[edges]]; move all to one"
@@ -221,7 +218,7 @@ def _models(table: Table) -> tuple[ModelRef, ...]:
         table.fault(single[0], "stands beside models; put every model into the models array")
     elif single and not (provider and model):
         missing = "model" if provider else "provider"
-        table.fault(missing, "is missing; a model needs both provider and model")
+        table.fault(missing, f"is missing; {_MODEL_REMEDY}")
     elif single:
         refs = [ModelRef(provider=provider, model=model), *fallbacks]
     elif "models" in table.data and table.data["models"] == []:
@@ -231,11 +228,8 @@ def _models(table: Table) -> tuple[ModelRef, ...]:
 
 
 def _model_ref(table: Table) -> ModelRef | None:
-    provider, model = table.text("provider"), table.text("model")
+    provider, model = (table.needed(key, _MODEL_REMEDY) for key in ("provider", "model"))
     table.done()
-    for key, value in (("provider", provider), ("model", model)):
-        if not value and table.data.get(key, "") == "":
-            table.fault(key, "is missing; a model needs both provider and model")
     return ModelRef(provider=provider, model=model) if provider and model else None
 
 

@@ -103,7 +103,7 @@ def test_bytes_come_back_as_the_same_value_and_the_same_bytes(blueprint: Bluepri
 
 def test_equal_values_have_equal_bytes_although_their_defaults_are_other_objects() -> None:
     built = ModelSpec(request_timeout_ms=int("900000"))
-    named = Routing(default_region="".join(("conver", "sation")))
+    named = Routing(default_region="CONVERSATION".lower())
     stage = StageSpec(name="a", model=built, routing=named, mode=StageMode("autonomous"))
     assert canonical_bytes(Blueprint(stages=(stage,))) == canonical_bytes(
         Blueprint(stages=(StageSpec(name="a"),))

@@ -10,7 +10,13 @@ import pytest
 
 from leviath.components.errors import BlueprintError
 from leviath.engine import limits
-from leviath.engine.blueprints import MANIFEST_NAME, check_spawnable, lint, load_blueprint
+from leviath.engine.blueprints import (
+    MANIFEST_NAME,
+    check_spawnable,
+    lint,
+    load_blueprint,
+    parse_blueprint,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"
 
@@ -69,6 +75,11 @@ def test_the_longest_manifest_loads(tmp_path: Path) -> None:
     load_blueprint(manifest(tmp_path, b"#" * limits.BLUEPRINT_BYTES_MAX))
 
 
+def test_a_text_beyond_the_limit_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(BlueprintError, match="is longer than 256 KiB"):
+        parse_blueprint("[" * (limits.BLUEPRINT_BYTES_MAX + 1), where="test")
+
+
 def test_paths_that_lead_to_no_manifest_are_refused(tmp_path: Path) -> None:
     assert "there is no such file" in refused(tmp_path)
     assert "there is no such file" in refused(tmp_path / "missing")
@@ -78,6 +89,8 @@ def test_paths_that_lead_to_no_manifest_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert "not a regular file" in refused(tmp_path / "fifo")
     assert "NUL" in refused(f"{tmp_path}/a\0b")
+    (tmp_path / "file").touch()
+    assert "Not a directory" in refused(tmp_path / "file" / "below")
     (tmp_path / MANIFEST_NAME).mkdir()
     assert "not a regular file" in refused(tmp_path)
 

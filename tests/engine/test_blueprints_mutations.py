@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from leviath.components.blueprint import Blueprint, canonical_bytes, decode_blueprint, digest
 from leviath.components.errors import BlueprintError
 from leviath.engine import limits
+from leviath.engine.blueprint_reader import is_array, is_table
 from leviath.engine.blueprints import (
     lint,
     load_blueprint,
@@ -31,11 +32,11 @@ TEXT = GOLDEN.read_text(encoding="utf-8")
 DOCUMENT = tomllib.loads(TEXT)
 GOLDEN_DIGEST = "4be35a708e739dc1282e7bfc96161a1c"
 
-EXTREMES = st.sampled_from(
+EXTREMES: st.SearchStrategy[Any] = st.sampled_from(
     ["", "\x7f", "a\x00b", "e\u0301", "done", "-", "a" * 300, 10**400, -1, 0, True, [], {}, [[]]]
 )
-LEAVES = st.integers() | st.text(max_size=5) | st.floats(0, 9) | EXTREMES
-VALUES = st.recursive(
+LEAVES: st.SearchStrategy[Any] = st.integers() | st.text(max_size=5) | st.floats(0, 9) | EXTREMES
+VALUES: st.SearchStrategy[Any] = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=5,
@@ -44,9 +45,9 @@ VALUES = st.recursive(
 
 def toml_value(value: object) -> str:
     """Write a value inline; JSON and TOML texts agree but for DEL."""
-    if isinstance(value, dict):
+    if is_table(value):
         return "{" + ", ".join(f"{toml_value(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
+    if is_array(value):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -61,16 +62,16 @@ def mutate(document: dict[str, Any], chooser: random.Random, value: object) -> N
     """Replace, add or drop something somewhere in ``document``."""
     here: Any = document
     while True:
-        keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+        keys: list[Any] = list(here) if is_table(here) else list(range(len(here)))
         key = chooser.choice(keys) if keys else "new"
-        inner = here[key] if keys else None
-        if isinstance(inner, dict | list) and inner and chooser.random() < 0.9:
+        inner: Any = here[key] if keys else None
+        if (is_table(inner) or is_array(inner)) and inner and chooser.random() < 0.9:
             here = inner
             continue
         act = chooser.random()
         if act < 0.2 and keys:
             del here[key]
-        elif isinstance(here, list):
+        elif is_array(here):
             here.append(value)
         else:
             here["new" if act < 0.3 else key] = value
