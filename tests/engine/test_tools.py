@@ -435,7 +435,11 @@ def test_a_call_id_that_is_a_path_names_no_other_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["spill"]
 
 
-@given(unit=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8))
+@given(
+    unit=st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8
+    )
+)
 def test_the_inline_part_is_whole_code_points(
     tmp_path_factory: pytest.TempPathFactory, unit: str
 ) -> None:
