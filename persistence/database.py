@@ -1,9 +1,10 @@
-"""``world.db``: what a home keeps, and the only place that speaks SQL to it.
+"""``world.db``: what a home keeps; writing here, reading in ``reader``, both as one Database.
 
 A Database belongs to one thread at a time; readers in other threads or processes open their own.
 Writers are fenced: ``claim`` takes the next epoch, and every write afterwards checks in its own
 transaction that the epoch is still ours. All of a method's effect is in one transaction, so a call
-that raises has changed nothing. Bodies are opaque; crc32 of state and entry bodies is checked here.
+that raises has changed nothing. Bodies are opaque; crc32 of state and entry bodies is kept beside
+them and checked when they are read.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import apsw
-import msgspec
 from msgspec.structs import astuple
 
-from leviath.components.errors import Damaged, Locked, StorageError, WorldError
+from leviath.components.errors import Locked, StorageError, WorldError
 from leviath.persistence import schema
-from leviath.persistence.connect import Level, open_checked, translated
+from leviath.persistence.connect import Level, open_checked
+from leviath.persistence.reader import Reader
 from leviath.persistence.rows import (
     Batch,
     JournalRow,
@@ -51,11 +52,6 @@ __all__ = [
 
 CHECKPOINT_PAGES: Final = 4_000
 """16 MiB of WAL: a busy home checkpoints about once a second."""
-_ENTRIES_PER_QUERY: Final = 500
-_BOOLS: Final = tuple(
-    place for place, field in enumerate(msgspec.structs.fields(RunRow)) if field.type is bool
-)
-assert ", ".join(RunRow.__struct_fields__) == schema.RUN_COLUMNS
 
 
 def _upsert(table: str, columns: str, key: str) -> str:
@@ -97,43 +93,25 @@ def open_database(
     return Database(open_checked(where, level=level, vfs=vfs, read_only=read_only), where, level)
 
 
-class Database:
+class Database(Reader):
     """An open ``world.db``; made by ``open_database``."""
 
     def __init__(self, db: apsw.Connection, path: Path, level: Level) -> None:
-        self._db = db
-        self._path = str(path)
+        super().__init__(db, path)
         self._level: Level = level
         self._epoch: int | None = None  # ours since claim(); None for a reader
+        self._step = 0  # the last one committed, since claim()
         self._log_pages = 0  # in the WAL after the newest commit
         self._checkpoint_failed = False  # with an I/O error; the next transaction says so
         self.checkpoint_pages = CHECKPOINT_PAGES
         db.set_wal_hook(self._note_log_pages)
 
     @property
-    def connection(self) -> apsw.Connection:
-        """The connection itself, for the tables of other stores and for tests."""
-        return self._db
-
-    @property
     def epoch(self) -> int | None:
         """Our epoch; None before ``claim``."""
         return self._epoch
 
-    def close(self) -> None:
-        """Close the connection; the last one of a file also folds the WAL into it."""
-        with self._errors():
-            self._db.close()
-
     # --- the world and its hosts ---------------------------------------------------------------
-
-    def world(self) -> WorldRow | None:
-        """The world's row; None in a home that was never initialised."""
-        row = self._one("select world_id, seed, format, epoch, cut, step from world")
-        if row is None:
-            return None
-        world_id, seed, *rest = row
-        return WorldRow(world_id, seed % 2**64, *rest)
 
     def initialise(self, world_id: str, seed: int) -> None:
         """Make the world's row: epoch, cut and step 0. ``seed`` is in 0 .. 2**64 - 1.
@@ -152,26 +130,18 @@ class Database:
         """Become the host: take the next epoch, note the opening, drop an unfinished cut."""
         with self._transaction():
             row = self._db.execute(
-                "update world set epoch = epoch + 1 returning epoch, cut"
+                "update world set epoch = epoch + 1 returning epoch, cut, step"
             ).fetchone()
             if row is None:
                 raise StorageError(f"{self._path}: no world to host; initialise it first")
-            epoch, cut = row
+            epoch, cut, step = row
             self._db.execute(
                 "insert into opening (epoch, wall_ms, rules) values (?, ?, ?)",
                 (epoch, wall_ms, rules),
             )
             self._db.execute("delete from state where cut > ?", (cut,))
-        self._epoch = int(epoch)
+        self._epoch, self._step = int(epoch), int(step)
         return self._epoch
-
-    def openings(self) -> list[OpeningRow]:
-        """All hosts this home had, oldest first."""
-        rows = self._all("select epoch, wall_ms, rules, loading, loaded, clean from opening")
-        return [
-            OpeningRow(epoch, wall_ms, rules, loading, bool(loaded), bool(clean))
-            for epoch, wall_ms, rules, loading, loaded, clean in rows
-        ]
 
     def set_loading(self, ordinal: int | None) -> None:
         """Name the run being decoded, so that a crash there can be blamed on it.
@@ -202,11 +172,6 @@ class Database:
                 "insert or replace into liveness values (1, ?, ?)", (self._epoch, wall_ms)
             )
 
-    def liveness_read(self) -> LivenessRow | None:
-        """The newest sign of life of any host."""
-        row = self._one("select epoch, wall_ms from liveness")
-        return None if row is None else LivenessRow(*row)
-
     # --- what a host writes --------------------------------------------------------------------
 
     def commit(self, batch: Batch) -> None:
@@ -217,7 +182,11 @@ class Database:
         except that after an I/O error it is unknown whether a later opening finds it.
         """
         db = self._db
-        with self._fenced(batch.journal[-1].step if batch.journal else None):
+        for row in batch.journal[:1]:
+            if row.step <= self._step:
+                raise WorldError(f"step {row.step} does not come after step {self._step}")
+        last = batch.journal[-1].step if batch.journal else None
+        with self._fenced(last):
             if batch.entries:
                 rows = ((digest, zlib.crc32(body), body) for digest, body in batch.entries)
                 db.executemany(_INSERT_ENTRY, rows)
@@ -232,7 +201,9 @@ class Database:
             if batch.mirror:
                 db.executemany(_UPSERT_MIRROR, map(astuple, batch.mirror))
             if batch.gone:
-                self._drop_runs(batch.gone, batch.journal[-1].step if batch.journal else None)
+                self._drop_runs(batch.gone, last)
+        if last is not None:
+            self._step = last
 
     def _drop_runs(self, ordinals: Sequence[int], step: int | None) -> None:
         """Forget what lists and charges runs; their state goes with the next cut."""
@@ -285,174 +256,7 @@ class Database:
                 )
             db.execute("update world set cut = ?", (cut,))
 
-    # --- what a load reads ---------------------------------------------------------------------
-
-    def state_rows(self, *, ended: bool = True) -> Iterator[StateRow]:
-        """The valid state: newest row of each (owner, part) as of the newest cut, in that order.
-
-        Removed parts do not appear. ``ended=False`` leaves out the runs that have ended. Raises
-        Damaged naming owner and part when a body is not what was written.
-        """
-        where = (
-            ""
-            if ended
-            else " and owner not in (select ordinal from run where ended_ms is not null)"
-        )
-        return self._valid_state(where, ())
-
-    def owner_state(self, owner: int) -> list[StateRow]:
-        """The valid state of one owner, ordered by part; for the page-in of a run."""
-        return list(self._valid_state(" and owner = ?", (owner,)))
-
-    def _valid_state(self, where: str, bindings: tuple[int, ...]) -> Iterator[StateRow]:
-        with self._errors():
-            newest: StateRow | None = None
-            for values in self._db.execute(
-                "select owner, part, cut, crc, body from state"  # noqa: S608
-                f" where cut <= (select cut from world){where} order by owner, part, cut",
-                bindings,
-            ):
-                row = StateRow(*values)
-                if newest is not None and (row.owner, row.part) != (newest.owner, newest.part):
-                    yield from self._checked(newest)
-                newest = row
-            if newest is not None:
-                yield from self._checked(newest)
-
-    def _checked(self, row: StateRow) -> tuple[StateRow, ...]:
-        """The row if its part is there, nothing if it was removed."""
-        if row.body is None:
-            return ()
-        if zlib.crc32(row.body) != row.crc:
-            raise Damaged(
-                f"{self._path}: state of owner {row.owner}, part {row.part} is damaged",
-                path=self._path,
-                owner=row.owner,
-                part=row.part,
-            )
-        return (row,)
-
-    def journal_after(self, step: int) -> Iterator[JournalRow]:
-        """The journal's rows with a later step, in order."""
-        with self._errors():
-            for values in self._db.execute(
-                "select * from journal where step > ? order by step", (step,)
-            ):
-                yield JournalRow(*values)
-
-    def journal_digest_at(self, step: int) -> bytes | None:
-        """The digest of exactly that step; None when the journal does not have it."""
-        row = self._one("select digest from journal where step = ?", (step,))
-        return None if row is None else row[0]
-
-    def entry(self, digest: bytes) -> bytes | None:
-        """The body of an entry. Raises Damaged when it is not what was written."""
-        return self.entries((digest,)).get(digest)
-
-    def entries(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """The bodies of those entries that exist, by digest. Raises Damaged like ``entry``."""
-        found: dict[bytes, bytes] = {}
-        wanted = list(digests)
-        for start in range(0, len(wanted), _ENTRIES_PER_QUERY):
-            part = wanted[start : start + _ENTRIES_PER_QUERY]
-            marks = ", ".join("?" * len(part))
-            sql = f"select digest, crc, body from entry where digest in ({marks})"  # noqa: S608
-            for digest, crc, body in self._all(sql, tuple(part)):
-                if zlib.crc32(body) != crc:
-                    raise Damaged(
-                        f"{self._path}: entry {digest.hex()} is damaged",
-                        path=self._path,
-                        digest=digest.hex(),
-                    )
-                found[digest] = body
-        return found
-
-    def secret(self, ref: str) -> str | None:
-        """The value of a secret; never log it."""
-        row = self._one("select value from secret where ref = ?", (ref,))
-        return None if row is None else row[0]
-
-    # --- what listings read --------------------------------------------------------------------
-
-    def run_rows(
-        self,
-        *,
-        statuses: Collection[str] = (),
-        agent_name: str | None = None,
-        parent_run_id: str | None = None,
-        ended_before_ms: int | None = None,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
-    ) -> list[RunRow]:
-        """Runs, most recently updated first. Empty filters let everything pass.
-
-        Page by handing ``(updated_ms, ordinal)`` of the last row back as ``after``.
-        """
-        terms: list[str] = []
-        bindings: list[str | int] = []
-        if statuses:
-            terms.append(f"status in ({', '.join('?' * len(statuses))})")
-            bindings.extend(statuses)
-        for column, value in (("agent_name", agent_name), ("parent_run_id", parent_run_id)):
-            if value is not None:
-                terms.append(f"{column} = ?")
-                bindings.append(value)
-        if ended_before_ms is not None:
-            terms.append("ended_ms < ?")
-            bindings.append(ended_before_ms)
-        if after is not None:
-            terms.append("(updated_ms, ordinal) < (?, ?)")
-            bindings.extend(after)
-        where = f" where {' and '.join(terms)}" if terms else ""
-        bindings.append(-1 if limit is None else limit)
-        order = " order by updated_ms desc, ordinal desc limit ?"
-        return self._runs(where + order, tuple(bindings))
-
-    def run_counts(self) -> dict[str, int]:
-        """How many runs have each status."""
-        return dict(self._all("select status, count(*) from run group by status"))
-
-    def run_by_id(self, run_id: str) -> RunRow | None:
-        """The run with that id."""
-        return next(iter(self._runs(" where run_id = ?", (run_id,))), None)
-
-    def run_by_key(self, key: str) -> RunRow | None:
-        """The run that was spawned with that key."""
-        return next(iter(self._runs(" where key = ?", (key,))), None)
-
-    def run_by_ordinal(self, ordinal: int) -> RunRow | None:
-        """The run with that ordinal."""
-        return next(iter(self._runs(" where ordinal = ?", (ordinal,))), None)
-
-    def _runs(self, tail: str, bindings: tuple[str | int, ...]) -> list[RunRow]:
-        rows = self._all(f"select {schema.RUN_COLUMNS} from run{tail}", bindings)  # noqa: S608
-        return [_run_row(row) for row in rows]
-
-    def ledger(self, run: int) -> list[LedgerRow]:
-        """All provider calls of one run, by effect and attempt."""
-        rows = self._all("select * from ledger where run = ? order by effect, attempt", (run,))
-        return [LedgerRow(*row) for row in rows]
-
-    def mirror_rows(self, run: int | None = None) -> list[MirrorRow]:
-        """The newest write of each mirrored file, of one run or of all."""
-        if run is None:
-            rows = self._all("select * from mirror order by run, file")
-        else:
-            rows = self._all("select * from mirror where run = ? order by file", (run,))
-        return [MirrorRow(*row) for row in rows]
-
     # --- plumbing ------------------------------------------------------------------------------
-
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return translated(self._path, self._db)
-
-    def _one(self, sql: str, bindings: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
-        with self._errors():
-            return self._db.execute(sql, bindings).fetchone()
-
-    def _all(self, sql: str, bindings: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._errors():
-            return self._db.execute(sql, bindings).fetchall()
 
     def _note_log_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
@@ -518,10 +322,3 @@ def _of_next_cut(rows: Iterable[StateRow], cut: int, step: int) -> Iterator[Stat
         if not cut < row.cut <= step:
             raise WorldError(f"state of owner {row.owner} at {row.cut}: not in {cut + 1} .. {step}")
         yield row
-
-
-def _run_row(values: tuple[Any, ...]) -> RunRow:
-    row = list(values)
-    for place in _BOOLS:
-        row[place] = bool(row[place])
-    return RunRow(*row)

@@ -105,7 +105,7 @@ class HomeLock:
                 identity = _identity(os.fstat(fd))
                 _lock(home, fd)
                 # Someone may have removed or replaced the file between our opening and locking it.
-                if _identity_of_path(path) != identity:
+                if not _is_at(path, identity):
                     raise Locked(f"{home}: the lock file was replaced; try again", home=str(home))
             except BaseException:
                 os.close(fd)
@@ -207,6 +207,13 @@ def _holder(fd: int) -> int | None:
     found, pid = (answer[3], answer[2]) if types_last else (answer[0], answer[4])
     # A holder in another pid namespace shows as 0 or -1: it holds all the same.
     return 0 if found == fcntl.F_UNLCK else int(pid) or -1
+
+
+def _is_at(path: Path, identity: tuple[int, int]) -> bool:
+    try:
+        return _identity_of_path(path) == identity
+    except OSError:
+        return False
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

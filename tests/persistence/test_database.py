@@ -135,10 +135,18 @@ def test_a_refused_batch_leaves_nothing(db: Database) -> None:
     db.commit(Batch(journal=[journal_row(2)]))
 
 
-def test_a_row_cut_from_the_journals_past_cannot_be_added_again(db: Database) -> None:
-    db.commit(Batch(journal=[journal_row(1)]))
-    with pytest.raises(StorageError):
-        db.commit(Batch(journal=[journal_row(1)]))
+def test_a_step_comes_after_the_last_one(tmp_path: Path) -> None:
+    db = hosted(tmp_path)
+    db.commit(Batch(journal=[journal_row(1), journal_row(3)]))
+    for step in (1, 2, 3):
+        with pytest.raises(WorldError, match="does not come after step 3"):
+            db.commit(Batch(journal=[journal_row(step)]))
+    db.close()
+    db = open_database(tmp_path / "world.db", level="process")
+    db.claim(0, "r")
+    with pytest.raises(WorldError):
+        db.commit(Batch(journal=[journal_row(3)]))
+    db.close()
 
 
 def test_another_host_fences_the_first(tmp_path: Path, db: Database) -> None:
