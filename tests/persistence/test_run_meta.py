@@ -34,6 +34,12 @@ def test_a_new_run_is_starting_and_knows_that_it_cost_nothing() -> None:
     assert b'"cost_usd": 0.0,' in meta.to_json()
 
 
+def test_new_flags_accuse_nobody() -> None:
+    flags = json.loads(a_run().to_json())["flags"]
+    assert len(flags) == 13
+    assert not any(flags.values())
+
+
 def test_a_time_that_is_no_whole_second_is_refused() -> None:
     with pytest.raises(TypeError):
         RunMeta.new("r", "a", "/a", "t", None, "/w", 1, now=1.5)  # type: ignore[arg-type]

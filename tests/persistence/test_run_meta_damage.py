@@ -263,6 +263,20 @@ def test_what_is_no_document_is_told_what_it_is(text: bytes, reason: str) -> Non
     assert len(str(error)) < 300
 
 
+@pytest.mark.parametrize(
+    "value", ["9" * 5000, "1e999", "[" * 5000 + "]" * 5000, '"\\x"', "[1,]", "{1:2}", "01"]
+)
+def test_odd_json_inside_a_free_value_is_refused_or_kept(value: str) -> None:
+    body = json.loads(FULL)
+    body["output_request"]["schema"] = "@"
+    outcome = read(json.dumps(body).replace('"@"', value))
+    assert isinstance(outcome, DocumentError) or read(outcome.to_json()) == outcome
+    body["unknown"] = "@"
+    body["output_request"]["schema"] = True
+    outcome = read(json.dumps(body).replace('"@"', value))
+    assert isinstance(outcome, DocumentError) or read(outcome.to_json()) == outcome
+
+
 def test_brackets_inside_texts_do_not_nest() -> None:
     task = json.dumps('[{"' * 500 + "\\")
     document = OLDEST.replace(b'"task": "t"', b'"odd": 1, "task": ' + task.encode())
