@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final, Literal
 
 import apsw
 
 from leviath.components.errors import Damaged, DiskFull, Locked, NewerFormat, StorageError
-from leviath.persistence import schema
+from leviath.persistence import schema, sqlite
+from leviath.persistence.sqlite import Connection
 
 Level = Literal["full", "process"]
 """``full``: a commit is on the disk. ``process``: it survives a killed process, not a power cut."""
@@ -30,7 +31,7 @@ _NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextlib.contextmanager
-def translated(path: str, db: apsw.Connection | None = None) -> Iterator[None]:
+def translated(path: str, db: Connection | None = None) -> Generator[None]:
     """Raise what SQLite reports inside as the error of ours that names file and remedy."""
     try:
         yield
@@ -38,7 +39,7 @@ def translated(path: str, db: apsw.Connection | None = None) -> Iterator[None]:
         raise _our_error(error, path, db) from error
 
 
-def _our_error(error: apsw.Error, path: str, db: apsw.Connection | None) -> StorageError:
+def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageError:
     os_errno = 0 if db is None else db.system_errno
     if isinstance(error, apsw.FullError) or (
         isinstance(error, apsw.IOError) and os_errno in _NO_SPACE
@@ -82,7 +83,7 @@ def read_header(path: Path) -> tuple[int, int] | None:
 
 def connect(
     path: Path, *, level: Level, vfs: str | None, read_only: bool, exists: bool
-) -> apsw.Connection:
+) -> Connection:
     """A connection with our settings to the database at ``path``, its format not looked at yet.
 
     A new file is created with mode 0600, which SQLite hands on to the -wal and -shm files.
@@ -94,7 +95,7 @@ def connect(
         if not exists:
             flags |= apsw.SQLITE_OPEN_CREATE
             _create_private(path)
-    db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    db = sqlite.connect(str(path), flags=flags, vfs=vfs)
     try:
         db.set_busy_timeout(_BUSY_TIMEOUT_MS)
         db.pragma("trusted_schema", False)
@@ -123,7 +124,7 @@ def _create_private(path: Path) -> None:
 
 def open_checked(
     path: Path, *, level: Level, vfs: str | None = None, read_only: bool = False
-) -> apsw.Connection:
+) -> Connection:
     """Open, create or migrate ``path``; see ``database.open_database`` for what is raised."""
     if not read_only:
         _undo_torn_creation(path, vfs)
@@ -158,7 +159,7 @@ def _undo_torn_creation(path: Path, vfs: str | None) -> None:
         return
     if torn:
         with translated(str(path)):
-            db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+            db = sqlite.connect(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
             try:
                 db.execute("select * from sqlite_schema").fetchall()
             finally:
@@ -178,12 +179,12 @@ def _check_header(path: Path, header: tuple[int, int]) -> None:
         )
 
 
-def keep_copy(db: apsw.Connection, path: Path, old_format: int, vfs: str | None) -> None:
+def keep_copy(db: Connection, path: Path, old_format: int, vfs: str | None) -> None:
     """Copy the database to ``<name>.format-<old_format>`` before its format changes."""
     target = path.with_name(f"{path.name}.format-{old_format}")
     target.unlink(missing_ok=True)
     _create_private(target)
-    copy = apsw.Connection(str(target), vfs=vfs)
+    copy = sqlite.connect(str(target), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     try:
         with copy.backup("main", db, "main") as backup:
             backup.step()

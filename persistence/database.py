@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from leviath.persistence.rows import (
     StateRow,
     WorldRow,
 )
+from leviath.persistence.sqlite import Connection
 
 __all__ = [
     "Batch",
@@ -96,7 +97,7 @@ def open_database(
 class Database(Reader):
     """An open ``world.db``; made by ``open_database``."""
 
-    def __init__(self, db: apsw.Connection, path: Path, level: Level) -> None:
+    def __init__(self, db: Connection, path: Path, level: Level) -> None:
         super().__init__(db, path)
         self._level: Level = level
         self._epoch: int | None = None  # ours since claim(); None for a reader
@@ -258,7 +259,7 @@ class Database(Reader):
 
     # --- plumbing ------------------------------------------------------------------------------
 
-    def _note_log_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
+    def _note_log_pages(self, db: Connection, name: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
 
@@ -277,7 +278,7 @@ class Database(Reader):
             self._checkpoint_failed = True
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Generator[None]:
         if self._checkpoint_failed:
             raise StorageError(f"{self._path}: a checkpoint failed", path=self._path, io=True)
         with self._errors():
@@ -292,7 +293,7 @@ class Database(Reader):
         self._checkpoint_if_due()
 
     @contextlib.contextmanager
-    def _fenced(self, step: int | None = None) -> Iterator[None]:
+    def _fenced(self, step: int | None = None) -> Generator[None]:
         """A transaction that ends by moving the world's step, provided that the epoch is ours."""
         if self._epoch is None:
             raise WorldError(f"{self._path}: claim() the world before writing to it")
@@ -305,7 +306,7 @@ class Database(Reader):
                 raise Locked(f"{self._path}: another host took over", path=self._path)
 
     @contextlib.contextmanager
-    def _unsynced(self) -> Iterator[None]:
+    def _unsynced(self) -> Generator[None]:
         """Commits inside reach the operating system only; later synced ones cover them."""
         if self._level != "full":
             yield

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -152,7 +152,7 @@ def check_name(name: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_folder(folder: Folder, fs: FileSystem = REAL) -> Iterator[int]:
+def opened_folder(folder: Folder, fs: FileSystem = REAL) -> Generator[int]:
     """A descriptor of the folder inside the block: the given one, or one that is closed after."""
     if isinstance(folder, int):
         yield folder
@@ -167,7 +167,7 @@ def opened_folder(folder: Folder, fs: FileSystem = REAL) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def storage_errors(what: str) -> Iterator[None]:
+def storage_errors(what: str) -> Generator[None]:
     """Turn an OSError inside into DiskFull or StorageError that names ``what``."""
     try:
         yield

@@ -17,7 +17,7 @@ import pwd
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -231,7 +231,7 @@ def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
 
 
 @contextlib.contextmanager
-def hosted_home(home: Path) -> Iterator[HomeLock]:
+def hosted_home(home: Path) -> Generator[HomeLock]:
     """Make the home and hold its lock inside the block."""
     make_home(home)
     with HomeLock.acquire(home) as lock:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import apsw
 import msgspec
 
 from leviath.components.errors import Damaged
@@ -28,6 +27,7 @@ from leviath.persistence.rows import (
     StateRow,
     WorldRow,
 )
+from leviath.persistence.sqlite import Connection, Value
 
 _ENTRIES_PER_QUERY: Final = 500
 _BOOLS: Final = tuple(
@@ -39,12 +39,12 @@ assert ", ".join(RunRow.__struct_fields__) == schema.RUN_COLUMNS
 class Reader:
     """The reading half of a Database."""
 
-    def __init__(self, db: apsw.Connection, path: Path) -> None:
+    def __init__(self, db: Connection, path: Path) -> None:
         self._db = db
         self._path = str(path)
 
     @property
-    def connection(self) -> apsw.Connection:
+    def connection(self) -> Connection:
         """The connection itself, for the tables of other stores and for tests."""
         return self._db
 
@@ -237,11 +237,11 @@ class Reader:
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return translated(self._path, self._db)
 
-    def _one(self, sql: str, bindings: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+    def _one(self, sql: str, bindings: Sequence[Value] = ()) -> tuple[Any, ...] | None:
         with self._errors():
             return self._db.execute(sql, bindings).fetchone()
 
-    def _all(self, sql: str, bindings: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    def _all(self, sql: str, bindings: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         with self._errors():
             return self._db.execute(sql, bindings).fetchall()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import apsw
+from leviath.persistence.sqlite import Connection
 
 APPLICATION_ID: Final = 0x4C455657
 """``LEVW`` in the header of the file: tells our databases from other programs' ones."""
@@ -169,13 +169,13 @@ RUN_COLUMNS: Final = (
 )
 
 
-def format_of(db: apsw.Connection) -> int:
+def format_of(db: Connection) -> int:
     """The format number an open database carries; 0 for an empty file."""
     return int(db.pragma("user_version"))
 
 
 def migrate(
-    db: apsw.Connection,
+    db: Connection,
     migrations: Sequence[str] = MIGRATIONS,
     *,
     keep_copy: Callable[[int], None] | None = None,

@@ -196,7 +196,7 @@ class _RecordingFile(apsw.VFSFile):
         if failure == "enospc":
             body = body[: len(body) // 2 // SECTOR_BYTES * SECTOR_BYTES]  # what still fitted
         if failure != "eio" and body:
-            super().xWrite(body, offset)
+            super().xWrite(body, offset)  # pyright: ignore[reportUnknownMemberType] - Buffer
             self._recording.record(Write(self._file, offset, body))
         if failure is not None and failure != "skip":
             raise _sqlite_error("write", failure)

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from leviath.components.errors import Damaged, Locked, NewerFormat, StorageError, WorldError
-from leviath.persistence import schema
+from leviath.persistence import schema, sqlite
 from leviath.persistence.connect import keep_copy
 from leviath.persistence.database import (
     Batch,
@@ -349,7 +349,8 @@ def test_what_is_no_database_is_damaged_and_untouched(tmp_path: Path, content: b
 
 
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:
-    other = apsw.Connection(str(tmp_path / "world.db"))
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    other = sqlite.connect(str(tmp_path / "world.db"), flags=flags, vfs=None)
     other.execute("create table world (x)")
     other.close()
     before = everything(tmp_path)
@@ -367,6 +368,14 @@ def test_an_emptied_database_with_a_log_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "world.db-wal").write_bytes(wal)
     with pytest.raises(Damaged, match="log"):
         open_database(tmp_path / "world.db", level="full")
+
+
+def read_everything(db: Database) -> None:
+    for read in (db.world, db.run_rows, db.mirror_rows, db.openings, db.run_counts):
+        read()
+    for rows in (db.journal_after(0), db.state_rows(), db.ledger(1)):
+        list(rows)
+    db.run_by_id("run-1")
 
 
 def test_damaged_pages_are_reported_wherever_they_are_met(tmp_path: Path) -> None:
@@ -388,8 +397,7 @@ def test_damaged_pages_are_reported_wherever_they_are_met(tmp_path: Path) -> Non
             met += 1
             continue
         try:
-            db.world(), list(db.journal_after(0)), list(db.state_rows()), db.run_rows()
-            db.ledger(1), db.mirror_rows(), db.openings(), db.run_by_id("run-1")
+            read_everything(db)
         except Damaged:
             met += 1
         finally:

@@ -44,16 +44,15 @@ sys.exit(f"{state}: free")
 """
 
 
-def python(code: str, home: Path, **options: object) -> subprocess.Popen[str]:
+def python(code: str, home: Path) -> subprocess.Popen[str]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(
         [sys.executable, "-c", code, str(home)],
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
