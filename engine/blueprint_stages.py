@@ -118,13 +118,11 @@ def read_output(table: Table) -> OutputShape | None:
 
 
 def read_permissions(table: Table, key: str) -> tuple[tuple[str, Permission], ...]:
-    """Return ``tool = policy`` pairs, ascending by tool."""
+    """Return ``tool = policy`` pairs; finishing a blueprint sorts them."""
     inner = table.table(key)
     if inner is None:
         return ()
-    return tuple(
-        (tool, inner.choice(tool, Permission, Permission.ask)) for tool in sorted(inner.data)
-    )
+    return tuple((tool, inner.choice(tool, Permission, Permission.ask)) for tool in inner.data)
 
 
 def _edges(table: Table) -> tuple[tuple[Edge, ...], bool]:
