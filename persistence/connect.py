@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import apsw
 
-from leviath.components.errors import Damaged, DiskFull, Locked, NewerFormat, StorageError
+from leviath.components.errors import Damaged, DiskFull, NewerFormat, StorageError
 from leviath.persistence import schema, sqlite
 from leviath.persistence.sqlite import Connection
 
@@ -26,6 +26,7 @@ _SYNCHRONOUS: Final = {"full": "full", "process": "off"}
 _BUSY_TIMEOUT_MS: Final = 5_000
 _WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 _CACHE_KIB: Final = 32 * 1024
+_PARTS: Final = ("-wal", "-shm", "-journal", "")
 _MAGIC: Final = b"SQLite format 3\x00"
 _NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -48,7 +49,10 @@ def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageEr
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return Damaged(f"{path}: the database is damaged ({error})", path=path)
     if isinstance(error, apsw.BusyError):
-        return Locked(f"{path}: another process keeps the database busy", path=path)
+        # Not Locked: whoever it is, a reader with an open transaction say, it is no host.
+        return StorageError(
+            f"{path}: another program keeps the database busy; close it", path=path, busy=True
+        )
     if isinstance(error, apsw.IOError):
         return StorageError(f"{path}: input/output error ({error})", path=path, io=True)
     return StorageError(f"{path}: {error}", path=path)
@@ -177,6 +181,28 @@ def _check_header(path: Path, header: tuple[int, int]) -> None:
             path=str(path),
             format=version,
         )
+
+
+def move_aside(path: Path) -> Path:
+    """Give a damaged database and what belongs to it the name ``<name>.damaged-N``; that name.
+
+    Nothing is deleted. The log goes first: one that stayed behind would be taken for a new
+    database's. Raises DiskFull, StorageError.
+    """
+    number = 1
+    while any(path.with_name(f"{path.name}.damaged-{number}{end}").exists() for end in _PARTS):
+        number += 1
+    target = path.with_name(f"{path.name}.damaged-{number}")
+    try:
+        for end in _PARTS:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{path}{end}", f"{target}{end}")
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFull(f"{path}: no space left on the disk", path=str(path)) from error
+        reason = f"{path}: cannot be moved aside ({error.strerror})"
+        raise StorageError(reason, path=str(path)) from error
+    return target
 
 
 def keep_copy(db: Connection, path: Path, old_format: int, vfs: str | None) -> None:

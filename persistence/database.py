@@ -220,6 +220,8 @@ class Database(Reader):
         """Add rows of a cut that ``finish_cut`` will make valid. ``body`` None removes a part.
 
         Each row's ``cut`` is a committed step after the newest cut, so that nothing valid changes.
+        What was written stays and becomes valid with the next cut that finishes, whichever that
+        is: an owner counts as changed until ``finish_cut`` returned. A new host starts without it.
         """
         with self._fenced():
             row = self._db.execute("select cut, step from world").fetchone()

@@ -10,7 +10,7 @@ import contextlib
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -52,6 +52,12 @@ class Reader:
         """Close the connection; the last one of a file also folds the WAL into it."""
         with self._errors():
             self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     # --- the world and its hosts ---------------------------------------------------------------
 

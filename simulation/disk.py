@@ -3,7 +3,8 @@
 Both pass everything through to the operating system and write into one log, so that the crash
 images of a home (``disk_log``) hold ``world.db`` and the files around it as of the same moment.
 SQLite's shared memory (-shm) is passed through unrecorded: it is rebuilt after a crash, and no
-image has it.
+image has it. A new ``world.db`` is made (empty, private) before SQLite opens it, so images have it
+as an empty file from then on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import apsw
 from msgspec import Struct
@@ -190,7 +191,7 @@ class _RecordingFile(apsw.VFSFile):
         self._path = path
         self._is_new_journal = created and bool(flags[0] & _JOURNALS)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
         body = bytes(data)
         failure = self._recording.failure_of("write")
         if failure == "enospc":

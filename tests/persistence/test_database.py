@@ -14,7 +14,7 @@ import pytest
 
 from leviath.components.errors import Damaged, Locked, NewerFormat, StorageError, WorldError
 from leviath.persistence import schema, sqlite
-from leviath.persistence.connect import keep_copy
+from leviath.persistence.connect import keep_copy, move_aside
 from leviath.persistence.database import (
     Batch,
     Database,
@@ -424,6 +424,50 @@ def test_altered_bodies_are_named(db: Database) -> None:
     assert (caught.value.fields["owner"], caught.value.fields["part"]) == (3, "clock")
     with pytest.raises(Damaged, match="0102"):
         db.entry(b"\x01\x02")
+
+
+def test_a_damaged_database_is_moved_aside_whole_and_never_twice_to_one_name(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "world.db"
+    for number in (1, 2):
+        for end in ("", "-wal", "-shm"):
+            Path(f"{path}{end}").write_text(f"{number}{end}")
+        assert move_aside(path) == tmp_path / f"world.db.damaged-{number}"
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {
+        f"world.db.damaged-{number}{end}": f"{number}{end}"
+        for number in (1, 2)
+        for end in ("", "-wal", "-shm")
+    }
+    open_database(path, level="full").close()
+
+
+def test_a_folder_in_the_databases_place_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "world.db").mkdir()
+    with pytest.raises(StorageError, match="cannot be read") as caught:
+        open_database(tmp_path / "world.db", level="full")
+    assert not isinstance(caught.value, Damaged)
+
+
+def test_a_reader_does_not_migrate(tmp_path: Path) -> None:
+    db = hosted(tmp_path)
+    db.connection.pragma("user_version", 0)
+    db.close()
+    with pytest.raises(StorageError, match="older format"):
+        open_database(tmp_path / "world.db", level="full", read_only=True)
+
+
+def test_a_busy_database_is_no_other_host(tmp_path: Path, db: Database) -> None:
+    db.commit(Batch(journal=[journal_row(1)]))
+    with open_database(tmp_path / "world.db", level="process") as other:
+        other.connection.execute("begin immediate")
+        db.connection.set_busy_timeout(0)
+        with pytest.raises(StorageError, match="busy") as caught:
+            db.commit(Batch(journal=[journal_row(2)]))
+        assert caught.value.fields["busy"] is True
+        assert not isinstance(caught.value, Locked)
+        other.connection.execute("rollback")
+    db.commit(Batch(journal=[journal_row(2)]))
 
 
 # --- the way to a next format -------------------------------------------------------------------
