@@ -328,7 +328,7 @@ class _Fields:
             return None
 
     def texts(self, field: str) -> tuple[str, ...]:
-        found = self._take(field, _is_list, "a list of strings", [])
+        found: list[object] = self._take(field, _is_list, "a list of strings", [])
         if all(isinstance(entry, str) for entry in found):
             return tuple(cast("list[str]", found))
         self.fault(field, "must be a list of strings")
