@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -40,6 +41,10 @@ from leviath.engine.blueprint_unbuilt import Unbuilt, found_in, read_sandbox, re
 
 MANIFEST_NAME: Final = "agent.leviath"
 _BYTES_PER_TOKEN: Final = 4
+# Words joined by dots, as in a key; prose does not reach the number that is refused.
+_DOTTED: Final = re.compile(
+    rf"""(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{limits.BLUEPRINT_KEY_PARTS_MAX}}}""", re.ASCII
+)
 _DEFAULT_STAGES: Final = (StageSpec(name="main"),)
 _DEFAULT_REGIONS: Final = (
     RegionSpec(name="system", kind=RegionKind.pinned, max_tokens=8000),
@@ -187,6 +192,10 @@ def _toml(text: str, where: str) -> dict[str, Any]:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise refuse(f"line {line} holds a NUL character; remove it")
+    if (dotted := _DOTTED.search(text)) is not None:
+        line = text.count("\n", 0, dotted.start()) + 1
+        most = limits.BLUEPRINT_KEY_PARTS_MAX
+        raise refuse(f"line {line} joins more than {most} words by dots; use shorter keys")
     if text.startswith("\ufeff"):
         raise refuse("starts with a byte order mark; save the file without one")
     try:

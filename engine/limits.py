@@ -36,6 +36,15 @@ EVENT_QUEUE_MAX: Final = 16_384
 CLOSE_GRACE_MS: Final = 5_000
 """How long a closing host waits for outcomes in flight before it aborts them."""
 
+SEED_FILES_MAX: Final = 200
+"""Files that one region's seed may read."""
+SEED_FILE_BYTES_MAX: Final = 256 * KIB
+"""What of one seed file is read; a region would not hold more."""
+ROUTING_REPLY_BYTES_MAX: Final = 8 * KIB
+"""The step reads a routing reply itself, so it travels whole; the call is capped at 256 tokens."""
+ERROR_TEXT_BYTES_MAX: Final = 2 * KIB
+"""What of a provider's error message is kept."""
+
 # --- durability --------------------------------------------------------------------------------
 NOT_DURABLE_STEPS_MAX: Final = 1024
 """Steps that may run ahead of the disk (architecture 6): bounds memory and what a crash forgets."""
@@ -53,6 +62,11 @@ HEARTBEAT_BUCKETS: Final = 30
 """One bucket of ordinals a second, so that a beat never holds the loop."""
 SLEEP_GAP_MS: Final = 5_000
 """A gap longer than this beyond what the loop waited for is a sleeping machine, not time used."""
+
+STORAGE_RETRY_MS: Final = 1_000
+"""Between two tries of a commit that found no space (architecture 6)."""
+THREAD_LOOK_MS: Final = 10
+"""How often the loop looks whether plain tools need another thread."""
 
 # --- tools -------------------------------------------------------------------------------------
 TOOL_DEADLINE_MS: Final = 600_000
@@ -77,6 +91,8 @@ BLUEPRINT_REGIONS_MAX: Final = 256
 """Regions of one layout: each is rendered in every prompt of the stage."""
 BLUEPRINT_FAULTS_MAX: Final = 100
 """Faults listed in one error; the rest are counted."""
+BLUEPRINT_KEY_PARTS_MAX: Final = 64
+"""Parts of a dotted key; the parser's time grows with their square."""
 BLUEPRINT_JSON_DEPTH_MAX: Final = 32
 """Nesting of open tables (model parameters, schemas): well under the interpreter's own limit."""
 BLUEPRINT_COUNT_MAX: Final = 1_000_000

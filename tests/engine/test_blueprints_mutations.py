@@ -128,6 +128,13 @@ def test_text_that_no_parser_takes_is_refused(text: str) -> None:
         parse_blueprint(text, where="test")
 
 
+@pytest.mark.parametrize("form", ["{}=1", "[{}]", "x = {{ {} = 1 }}"])
+def test_a_key_of_endless_parts_is_refused_before_it_is_parsed(form: str) -> None:
+    text = "\n" + form.format(" . ".join(["a", '"b"'] * 25_000))
+    with pytest.raises(BlueprintError, match="line 2 joins more than 64 words by dots"):
+        parse_blueprint(text, where="test")
+
+
 def test_endless_documents_are_refused_with_a_bounded_list_and_in_bounded_time() -> None:
     keys = "".join(f"k{index} = 1\n" for index in range(20_000))
     stages = "".join(f"[stages.s{index}]\n" for index in range(10_000))
