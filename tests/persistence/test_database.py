@@ -135,6 +135,16 @@ def test_a_refused_batch_leaves_nothing(db: Database) -> None:
     db.commit(Batch(journal=[journal_row(2)]))
 
 
+@pytest.mark.parametrize("secret", [("ref", "half \ud83d"), ("ref", 2**70)])
+def test_a_value_that_sqlite_cannot_hold_leaves_nothing(
+    db: Database, secret: tuple[str, str]
+) -> None:
+    with pytest.raises((UnicodeEncodeError, OverflowError)):
+        db.commit(Batch(entries=[(b"d", b"x")], secrets=[secret]))
+    assert db.entry(b"d") is None
+    db.commit(Batch(journal=[journal_row(1)]))
+
+
 def test_a_step_comes_after_the_last_one(tmp_path: Path) -> None:
     db = hosted(tmp_path)
     db.commit(Batch(journal=[journal_row(1), journal_row(3)]))
