@@ -29,6 +29,8 @@ class Effect(Part):
     """Backoff spent so far."""
     aborting: bool = False
     """An Abort was issued; the outcome is still owed."""
+    superseded: bool = False
+    """Nobody waits for the outcome any more: its stage or its run was ended meanwhile."""
 
 
 class Effects(Component):
@@ -69,6 +71,8 @@ class Turn(Component):
     text: Text
     calls: tuple[Call, ...] = ()
     stop_reason: str = "end"
+    counted: bool = False
+    """The reply is in the conversation, and its calls are owed results there."""
 
 
 class Held(Component):

@@ -113,7 +113,10 @@ class Visits(Component):
     turns: int = 0
     """Model turns over all stages: the step number of the run store."""
     routings: int = 0
-    """Routing calls so far: their ordinal."""
+    """Routing calls that are over: one less than the ordinal of the next."""
+    turn_calls: int = 0
+    """Turn calls that are over, by a reply or for good: one less than the ordinal of the next. Retries
+    and the next model after a failover keep the ordinal of the call that they repeat."""
 
 
 class Resolution(Component):

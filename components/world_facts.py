@@ -67,6 +67,8 @@ class Policy(Component):
     modified_files_max: int = 200
     text_inline_bytes_max: int = 1_024
     result_inline_bytes_max: int = 65_536
+    inbox_messages_max: int = 1_000
+    """Messages that wait for one run's next request."""
 
 
 class OfferedModel(Part):

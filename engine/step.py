@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leviath.components.errors import WorldError
+from leviath.components.effects import Effects
+from leviath.components.inputs import Import, Spawn
 from leviath.components.parts import WORLD_OWNER
+from leviath.components.status import Status
 from leviath.components.world_facts import Counters
 from leviath.systems import intake, slots, timers
 from leviath.systems.caches import Caches
-from leviath.systems.control import drop_effect, fail_stage
+from leviath.systems.control import drop_effect, fail_stage, put_down
 from leviath.systems.run import Ack, LedgerFact, Now, Run, Tick
 from leviath.systems.schedule import PER_RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from leviath.components.changes import Change
     from leviath.components.commands import Command
     from leviath.components.events import WorldEvent
     from leviath.components.inputs import Input
+    from leviath.systems.run import System
     from leviath.systems.world import World
 
 
@@ -75,58 +78,81 @@ class Stepper:
         counters = world.get(WORLD_OWNER, Counters)
         tick = Tick(world, now, counters.event)
         failures: list[tuple[int, str]] = []
+
+        def guard(n: int, name: str, system: System) -> bool:
+            return self._guard(tick, n, name, system, failures)
+
+        tick.guard = guard
         for item in inputs:
-            self._take(tick, item, failures)
+            self._take(tick, item)
         for n in self.caches.take_due(now.world_ms):
-            self._guard(tick, n, "timers", timers.on_due, failures)
+            guard(n, "timers", timers.on_due)
         slots.wake_breakers(world, tick, self.caches)
         self._rounds(tick, failures)
         return self._finish(tuple(inputs), tick, failures)
 
-    def _take(self, tick: Tick, item: Input, failures: list[tuple[int, str]]) -> None:
+    def _take(self, tick: Tick, item: Input) -> None:
+        """Apply one input. What cannot be applied leaves nothing behind, and its caller hears so."""
         n = intake.owner_of(item)
-        if not n:
+        if not n and not isinstance(item, Spawn | Import):
+            # About the world itself: a failure is one of the whole.
             intake.take(self.world, tick, self.caches, item)
             return
 
         def apply(run: Run, tick: Tick) -> None:
             intake.take(run.world, tick, self.caches, item)
 
-        before = len(failures)
-        self._guard(tick, n, type(item).__name__, apply, failures)
-        if len(failures) > before:
+        name = type(item).__name__
+        if tick.guard(n, name, apply):
+            return
+        ticket = getattr(item, "ticket", 0)
+        if ticket:
+            known = n in self.world
+            message = f"{name} could not be applied; this is a defect of leviath, please report it"
+            run_id = self.world.run_id(n) if known and n else ""
+            tick.acks.append(Ack(ticket, n, run_id, "world", message))
+        if n in self.world:
             # Its outcome is used up: an effect that stayed would hold its slot for ever.
             drop_effect(Run(self.world, n), getattr(item, "effect", 0))
 
     def _guard(
-        self,
-        tick: Tick,
-        n: int,
-        name: str,
-        system: Callable[[Run, Tick], None],
-        failures: list[tuple[int, str]],
-    ) -> None:
-        """Run one system over one run; when it raises, undo it and end the run's stage in error."""
+        self, tick: Tick, n: int, name: str, system: System, failures: list[tuple[int, str]]
+    ) -> bool:
+        """Run one system over one run; when it raises, undo it and end the run's stage in error.
+
+        Owner 0 stands for a run that does not exist yet: undoing leaves nothing of it.
+        """
+        mark, wishes = self.world.mark(), tick.mark()
+        try:
+            system(Run(self.world, n), tick)
+        except (MemoryError, RecursionError):
+            # Says nothing about the run: another process would not fail here.
+            raise
+        except Exception as error:  # noqa: BLE001 - a rule that fails ends a stage, not the host
+            self._undo(tick, mark, wishes)
+            failures.append((n, f"{name}: {type(error).__name__}"))
+            if n:
+                self._end_in_error(tick, n, f"system {name} failed with {type(error).__name__}")
+            return False
+        return True
+
+    def _undo(self, tick: Tick, mark: int, wishes: tuple[int, int, int, int]) -> None:
+        self.world.undo_to(mark)
+        tick.undo_to(wishes)
+        self.caches.all_dirty()
+
+    def _end_in_error(self, tick: Tick, n: int, message: str) -> None:
         world = self.world
+        if n not in world or world.get(n, Status).status.is_ended:
+            return
         mark, wishes = world.mark(), tick.mark()
         try:
-            system(Run(world, n), tick)
-        except (
-            WorldError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            AssertionError,
-            RecursionError,
-        ) as error:
-            world.undo_to(mark)
-            tick.undo_to(wishes)
-            self.caches.all_dirty()
-            failures.append((n, f"{name}: {type(error).__name__}"))
-            if n in world and not Run(world, n).status.is_ended:
-                fail_stage(Run(world, n), tick, f"system {name} failed with {type(error).__name__}")
+            fail_stage(Run(world, n), tick, message)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception:  # noqa: BLE001 - its components are past helping; the others go on
+            self._undo(tick, mark, wishes)
+            put_down(Run(world, n), tick, message)
 
     def _rounds(self, tick: Tick, failures: list[tuple[int, str]]) -> None:
         world = self.world
@@ -137,24 +163,17 @@ class Stepper:
                 if queue:
                     moved = True
                     for n in list(queue):
-                        self._guard(tick, n, system.__name__, system, failures)
+                        tick.guard(n, system.__name__, system)
             if slots.grant(world, tick, self.caches):
                 moved = True
             if not moved:
                 return
+        rounds = world.policy.rounds_max
+        message = f"the run moved {rounds} times within one step without a model call: a loop"
         for marker in PER_RUN:
             for n in list(world.runs_with(marker)):
                 failures.append((n, "schedule: loop"))
-                self._end_loop(tick, n)
-
-    def _end_loop(self, tick: Tick, n: int) -> None:
-        """A run that still moves after so many rounds is caught in a loop: no edge can help it."""
-        from leviath.components.run_status import RunStatus  # noqa: PLC0415 - rare
-        from leviath.systems.moves import end  # noqa: PLC0415 - rare
-
-        rounds = self.world.policy.rounds_max
-        message = f"the run moved {rounds} times within one step without a model call: a loop"
-        end(Run(self.world, n), tick, RunStatus.ERROR, error=message, why="loop")
+                put_down(Run(world, n), tick, message)
 
     def _finish(
         self, inputs: tuple[Input, ...], tick: Tick, failures: list[tuple[int, str]]
@@ -192,6 +211,10 @@ class Stepper:
             failures=tuple(failures),
             next_due_ms=self.next_due_ms(tick.now.world_ms),
         )
+
+    def is_over(self, n: int) -> bool:
+        """Whether a run has ended and nothing of it is outside any more."""
+        return Run(self.world, n).status.is_ended and not self.world.get(n, Effects).items
 
     def next_due_ms(self, world_ms: int) -> int | None:
         """World time of the next deadline of a run or a breaker."""

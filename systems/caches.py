@@ -41,7 +41,8 @@ class Caches:
         self._ranks: dict[SlotKey, list[tuple[int, int, int]]] = {}
         """Heaps of (live calls of the root, age of its oldest waiting run, root); stale ones stay."""
         self._wants: dict[int, tuple[SlotKey, int]] = {}
-        self._holds: dict[int, tuple[SlotKey, int]] = {}
+        self._holds: dict[int, tuple[int, tuple[SlotKey, ...]]] = {}
+        """Root, and the slots of all live calls of a run: an aborted one holds its own till it is back."""
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         world.watch(Identity, self._identity)
@@ -92,20 +93,23 @@ class Caches:
         return owner if tree is None or not tree.root else tree.root
 
     def _refresh_hold(self, owner: int, effects: Effects | None) -> None:
-        key: SlotKey | None = None
+        keys: tuple[SlotKey, ...] = ()
         if effects is not None:
             for effect in effects.items:
                 if effect.live and effect.provider:
-                    key = (effect.provider, effect.model)
-        old = self._holds.get(owner)
-        if (None if old is None else old[0]) == key:
+                    keys = (*keys, (effect.provider, effect.model))
+        root, old = self._holds.get(owner, (0, ()))
+        if keys == old:
             return
-        if old is not None:
-            self._count(old[0], old[1], -1)
+        for key in old:
+            self._count(key, root, -1)
+        if keys:
+            root = self._root(owner)
+            self._holds[owner] = (root, keys)
+            for key in keys:
+                self._count(key, root, 1)
+        else:
             del self._holds[owner]
-        if key is not None:
-            self._holds[owner] = (key, self._root(owner))
-            self._count(key, self._holds[owner][1], 1)
 
     def _count(self, key: SlotKey, root: int, by: int) -> None:
         self.dirty[key] = None
@@ -128,7 +132,12 @@ class Caches:
     def _rank(self, key: SlotKey, root: int) -> None:
         rank = self._rank_of(key, root)
         if rank is not None:
-            heapq.heappush(self._ranks.setdefault(key, []), rank)
+            heap = self._ranks.setdefault(key, [])
+            heapq.heappush(heap, rank)
+            if len(heap) > 64 and len(heap) > 4 * len(self.waiting[key]):
+                # Ranks that no longer hold sink below the top, where nothing takes them out.
+                fresh = (self._rank_of(key, of) for of in self.waiting[key])
+                heap[:] = sorted(valid for valid in fresh if valid is not None)
 
     def fairest(self, key: SlotKey) -> int | None:
         """The oldest waiting run of the root with the fewest live calls here; ties by age."""
@@ -231,7 +240,8 @@ class Caches:
         return list(due)
 
     def all_dirty(self) -> None:
-        """Look at every queue again: something was undone."""
+        """Look at every queue again, in its order: something was undone."""
+        self.rebuild_order()
         for key in self.waiting:
             self.dirty[key] = None
 
@@ -249,7 +259,9 @@ class Caches:
         """Everything above as plain values, for the comparison with a rebuilt world."""
         return {
             "in_use": dict(sorted(self.in_use.items())),
-            "root_use": {key: dict(sorted(use.items())) for key, use in self.root_use.items()},
+            "root_use": {
+                key: dict(sorted(use.items())) for key, use in sorted(self.root_use.items())
+            },
             "waiting": {
                 key: {root: tuple(runs) for root, runs in sorted(roots.items())}
                 for key, roots in sorted(self.waiting.items())

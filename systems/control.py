@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from leviath.components.effects import Effects, Held, Inbox, Message, Turn
+from leviath.components.commands import Stop
+from leviath.components.effects import Effects, Held, Inbox, Message, Timers, Turn
+from leviath.components.events import Ended, StatusChanged
 from leviath.components.marker import Marker
-from leviath.components.progress import Clock, Outcome, Stage
+from leviath.components.output import Flags
+from leviath.components.progress import Clock, Cost, Ledgers, Outcome, Resolution, Stage
 from leviath.components.run_status import RunStatus
-from leviath.components.status import Status
+from leviath.components.status import Position, Status
 from leviath.components.text import inline
-from leviath.systems import stages, tools
+from leviath.systems import slots, stages, tools
 from leviath.systems.inference import resume_held
-from leviath.systems.moves import end, move, touch
+from leviath.systems.moves import end, give_up_work, move, set_totals, touch
+from leviath.systems.opening import wake_set_up
 from leviath.systems.run import Ack, Run
 
 if TYPE_CHECKING:
     from leviath.components.inputs import Cancel, Decide, Pause, Post, Resume
+    from leviath.systems.caches import Caches
     from leviath.systems.run import Tick
 
 VERDICTS = {"again": "unknown", "done": "unknown", "stop": "", "allow": "asked", "deny": "asked"}
@@ -53,7 +58,7 @@ def take_pause(run: Run, tick: Tick, ask: Pause) -> None:
     tick.acks.append(Ack(ask.ticket, run.n, run.run_id))
 
 
-def take_resume(run: Run, tick: Tick, ask: Resume) -> None:
+def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
     """Let a paused run go on, drive a run again that waits for set-up, or start an ended one afresh
     from where it stood."""
     status = run.get(Status)
@@ -61,8 +66,12 @@ def take_resume(run: Run, tick: Tick, ask: Resume) -> None:
     if status.status is RunStatus.PAUSED:
         _resume_paused(run, tick, ask.actor)
     elif status.status is RunStatus.WAITING_INPUT and waiting and waiting.reason == "needs_setup":
-        move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, actor=ask.actor)
+        _drive_again(run, tick, caches, ask.actor)
     elif status.status in (RunStatus.ERROR, RunStatus.CANCELLED):
+        if not stages.has_started(run):
+            message = f"{run.run_id} ended before its first stage; spawn it again"
+            _refuse(tick, ask.ticket, run, message)
+            return
         _restart(run, tick, ask.actor)
     else:
         _refuse(
@@ -81,30 +90,43 @@ def _resume_paused(run: Run, tick: Tick, actor: str) -> None:
     back = status.paused_from or RunStatus.RUNNING
     marker = run.marker or Marker.ready_to_infer
     move(run, tick, back, marker, actor=actor, waiting=status.waiting)
-    effects = run.get(Effects)
-    live = any(effect.live for effect in effects.items)
+    live = any(effect.live for effect in run.get(Effects).items)
     held = run.find(Held)
-    if held is not None:
+    stage = run.find(Stage)
+    if stage is not None and stage.outcome is not None and stage.outcome.kind == "errored":
+        # Something failed meanwhile, and waited for this.
+        fail_stage(run, tick, stage.outcome.message)
+    elif held is not None:
         resume_held(run, tick, held)
     elif back is RunStatus.STARTING and not live:
         stages.enter_first(run, tick)
-    elif (
-        back is RunStatus.RUNNING and run.find(Turn) is not None and marker is Marker.awaiting_tools
-    ):
+    elif run.find(Turn) is not None and marker in (Marker.awaiting_tools, Marker.awaiting_person):
         tools.go_on(run, tick)
-    elif back is RunStatus.WAITING_INPUT and run.find(Turn) is not None:
-        tools.go_on(run, tick)
+    else:
+        wake_set_up(run, tick)
+
+
+def _drive_again(run: Run, tick: Tick, caches: Caches, actor: str) -> None:
+    """A person says that what was missing is there: from the first model, past an open breaker."""
+    stages.refresh_candidates(run)
+    for provider, _ in run.get(Resolution).candidates:
+        slots.let_probe(run.world, tick, caches, provider)
+    move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, actor=actor)
 
 
 def _restart(run: Run, tick: Tick, actor: str) -> None:
     """A new attempt: the error is cleared, the stage goes on with a fresh turn budget."""
-    stage = run.find(Stage)
+    stage = run.get(Stage)
     run.put(replace(run.get(Clock), ended_ms=None))
+    flags = run.get(Flags)
+    if flags.workspace_lost:
+        run.put(replace(flags, workspace_lost=False))
+    row = run.get(Ledgers).stages[stage.index]
+    set_totals(run, stage.index, replace(row, ended_ms=None))
     move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, actor=actor, why="resumed")
-    if stage is None or not stage.name:
-        stages.enter_first(run, tick)
-        return
     run.put(replace(stage, iteration=0, outcome=None, asking=(), entered_ms=tick.now.world_ms))
+    stages.refresh_candidates(run)
+    stages.arm(run, tick.now.world_ms)
     stages.begin_turn(run, tick)
 
 
@@ -131,6 +153,12 @@ def take_post(run: Run, tick: Tick, post: Post) -> None:
         _refuse(tick, post.ticket, run, f"stage {stage.name!r} of {run.run_id} takes no messages")
         return
     inbox = run.get(Inbox)
+    if len(inbox.messages) >= run.world.policy.inbox_messages_max:
+        message = (
+            f"{len(inbox.messages)} messages wait for {run.run_id}; send more when it took them"
+        )
+        _refuse(tick, post.ticket, run, message)
+        return
     run.put(Inbox((*inbox.messages, Message(post.text, post.sender, post.region))))
     touch(run, tick)
     tick.acks.append(Ack(post.ticket, run.n, run.run_id))
@@ -167,16 +195,21 @@ def _apply_verdict(run: Run, tick: Tick, ask: Decide, call_id: str) -> None:
         return
     effects = run.get(Effects)
     effect = next((e for e in effects.items if e.number == call.effect and call.effect), None)
-    if ask.verdict == "again" and effect is not None:
-        tools.send_again(run, tick, call, effect)
-        tools.put_call(run, replace(call, state="open"))
-    elif ask.verdict == "allow":
+    if ask.verdict in ("again", "allow"):
+        # Sent when the turn goes on, which for a paused run is its resume.
         tools.put_call(run, replace(call, state="open"))
     elif ask.verdict == "done":
         if effect is not None:
             run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
-        text = f"[may have happened] {ask.actor} says that this call of {call.tool} was done; its result is lost."
-        tools.settle(run, tick, call, inline(text), is_error=False, note="taken as done")
+        text = f"{ask.actor} says that this call of {call.tool} was done; its result is lost"
+        tools.settle(
+            run,
+            tick,
+            call,
+            inline(f"[may have happened] {text}"),
+            is_error=False,
+            note="taken as done",
+        )
     else:
         text = f"[error] {ask.actor} denied this call of {call.tool}"
         tools.settle(run, tick, call, inline(text), is_error=True, note="denied")
@@ -186,14 +219,22 @@ def _apply_verdict(run: Run, tick: Tick, ask: Decide, call_id: str) -> None:
 
 
 def fail_stage(run: Run, tick: Tick, message: str) -> None:
-    """End the stage in error from outside the normal flow, whatever the run was doing."""
-    run.remove(Turn)
+    """End the stage in error from outside the normal flow, whatever the run was doing.
+
+    What fails while an error is being resolved ends the run: no edge can help it.
+    """
     stage = run.find(Stage)
-    if stage is None or not stage.name:
+    paused = run.status is RunStatus.PAUSED
+    resolving = run.marker is Marker.resolve_transition
+    if not stages.has_started(run) and paused:
+        run.put(Stage(run.blueprint.entry, "", outcome=Outcome("errored", message)))
+    elif stage is None or not stage.name:
         end(run, tick, RunStatus.ERROR, error=message, why="failed before its first stage")
-        return
-    run.put(replace(stage, asking=(), outcome=Outcome("errored", message)))
-    stages.fail(run, tick, message)
+    elif resolving and stage.outcome is not None and stage.outcome.kind == "errored":
+        end(run, tick, RunStatus.ERROR, error=message, why="stage failed")
+    else:
+        give_up_work(run, tick)
+        stages.fail(run, tick, message)
 
 
 def drop_effect(run: Run, number: int) -> None:
@@ -202,3 +243,40 @@ def drop_effect(run: Run, number: int) -> None:
     if effects is not None and any(effect.number == number for effect in effects.items):
         items = tuple(effect for effect in effects.items if effect.number != number)
         run.put(replace(effects, items=items))
+
+
+def put_down(run: Run, tick: Tick, message: str) -> None:
+    """End a run that no edge can help: it loops within a step, or its components contradict each other.
+
+    Writes only what any run has, so that it cannot fail itself. A call in flight is forgotten.
+    """
+    old = run.get(Status)
+    for kind in (Position, Turn, Held, Timers):
+        run.remove(kind)
+    run.put(Effects())
+    error = Status(RunStatus.ERROR, error=message, why="put down", attempt=old.attempt)
+    run.put(error)
+    clock = run.find(Clock) or Clock()
+    run.put(replace(clock, since_ms=None, ended_ms=tick.now.wall_ms))
+    touch(run, tick, urgent=True)
+    tick.commands.append(Stop(run.n))
+    word = RunStatus.ERROR.wire()
+    tick.events.append(
+        StatusChanged(
+            tick.next_event, run.run_id, tick.now.wall_ms, word, old.status.wire(), "", why=message
+        )
+    )
+    cost = run.find(Cost) or Cost()
+    priced = None if cost.unpriced else cost.priced_nano
+    tick.events.append(
+        Ended(
+            tick.next_event,
+            run.run_id,
+            tick.now.wall_ms,
+            word,
+            message,
+            priced,
+            cost.priced_nano,
+            0,
+        )
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.effects import Effects
 from leviath.components.events import Spawned
 from leviath.components.identity import Identity, Tree
 from leviath.components.marker import Marker
@@ -104,6 +105,10 @@ def take_release(run: Run, tick: Tick, item: Release) -> None:
     """Retention: an ended run leaves the world."""
     if not run.status.is_ended:
         message = f"{run.run_id} has not ended ({run.status.wire()}); cancel it first"
+        tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
+        return
+    if any(effect.live for effect in run.get(Effects).items):
+        message = f"{run.run_id} has work outside that has not come back yet; try again later"
         tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
         return
     tick.acks.append(Ack(item.ticket, run.n, run.run_id))

@@ -16,7 +16,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
-from leviath.components.world_facts import Prices
+from leviath.components.world_facts import Counters, Prices
 from leviath.systems import slots
 from leviath.systems.draw import jittered
 from leviath.systems.moves import park, set_marker, set_totals, touch
@@ -42,21 +42,24 @@ _BLOCKERS = {
 
 
 def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished) -> None:
-    """One attempt at a model call ended. An outcome of an older attempt is charged, not applied."""
+    """One attempt at a model call ended. An outcome of an older attempt is charged, not applied.
+
+    A reply that lands after its deadline is used: it was paid for, and the run still waits for it.
+    """
     effects = run.get(Effects)
     effect = next((e for e in effects.items if e.number == done.effect), None)
-    if effect is None or effect.attempt != done.attempt or not effect.live:
-        _charge(run, tick, effect, done)
-        return
     fact = _charge(run, tick, effect, done)
+    if effect is None or effect.attempt != done.attempt or not effect.live:
+        _replaces_interrupted(run, done, fact)
+        return
     if done.error_kind:
         _failed(run, tick, caches, effect, done)
         return
     slots.count_success(run.world, caches, effect.provider)
     run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
-    status = run.status
-    if status.is_ended or effect.aborting:
+    if effect.superseded:
         return
+    status = run.status
     if effect.kind == "turn" and fact is not None:
         _announce(run, tick, fact, len(done.calls))
     calls = tuple(
@@ -67,6 +70,17 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
         run.put(Held(effect.number, done.text, calls, done.stop_reason, effect.kind))
         return
     use_reply(run, tick, Turn(done.text, calls, done.stop_reason))
+
+
+def _replaces_interrupted(run: Run, done: InferenceFinished, fact: LedgerFact | None) -> None:
+    """A figure for an attempt of an older epoch takes the place of its ``interrupted`` row."""
+    if fact is not None and done.epoch != run.world.get(WORLD_OWNER, Counters).epoch:
+        cost = run.get(Cost)
+        run.put(replace(cost, unpriced=max(0, cost.unpriced - 1)))
+        stage = run.find(Stage)
+        if stage is not None:
+            row = run.get(Ledgers).stages[stage.index]
+            set_totals(run, stage.index, replace(row, unpriced=max(0, row.unpriced - 1)))
 
 
 def use_reply(run: Run, tick: Tick, turn: Turn) -> None:
@@ -199,15 +213,15 @@ def _failed(run: Run, tick: Tick, caches: Caches, effect: Effect, done: Inferenc
     if policy.counts_for_breaker:
         slots.count_failure(run.world, tick, caches, effect.provider, run.n)
     else:
-        slots.drop_probe(run.world, caches, run.n)
+        slots.drop_probe(run.world, caches, run.n, effect.provider)
     effects = run.get(Effects)
     others = tuple(e for e in effects.items if e.number != effect.number)
-    if run.status.is_ended:
+    if effect.superseded:
         run.put(replace(effects, items=others))
         return
     wait_ms = None
     if policy.retryable and not effect.aborting:
-        wait_ms = _backoff_ms(run, effect, kind, done.retry_after_ms)
+        wait_ms = _backoff_ms(run, tick, effect, kind, done.retry_after_ms)
     tick.events.append(
         CallFailed(
             tick.next_event,
@@ -230,7 +244,7 @@ def _failed(run: Run, tick: Tick, caches: Caches, effect: Effect, done: Inferenc
         _back_off(run, tick)
         return
     run.put(replace(effects, items=others))
-    _give_up(run, tick, effect, kind, done)
+    give_up(run, tick, effect, kind, done.error)
 
 
 def _back_off(run: Run, tick: Tick) -> None:
@@ -241,30 +255,34 @@ def _back_off(run: Run, tick: Tick) -> None:
 
 
 def _backoff_ms(
-    run: Run, effect: Effect, kind: ErrorKind, retry_after_ms: int | None
+    run: Run, tick: Tick, effect: Effect, kind: ErrorKind, retry_after_ms: int | None
 ) -> int | None:
     """How long to wait before the next attempt; None when there is none on this model."""
     policy = run.world.policy
     if effect.attempt >= policy.attempts_max:
         return None
     doublings = min(effect.attempt - 1, 20)
-    if kind in _CAPACITY:
-        span = min(policy.capacity_base_ms << doublings, policy.capacity_max_ms)
-        if retry_after_ms is not None:
-            span = min(max(0, retry_after_ms), policy.capacity_max_ms)
-            return span if effect.slept_ms + span <= policy.backoff_total_ms else None
+    if retry_after_ms is not None:
+        # The provider knows best; 1 ms at least, since a wait that is due already is none.
+        wait = min(max(1, retry_after_ms), policy.capacity_max_ms)
     else:
         span = policy.retry_base_ms << doublings
-    wait = jittered(run.world, run.run_id, effect.number * 64 + effect.attempt, span)
-    return wait if effect.slept_ms + wait <= policy.backoff_total_ms else None
+        if kind in _CAPACITY:
+            span = policy.capacity_base_ms << doublings
+        span = min(span, policy.capacity_max_ms)
+        wait = max(1, jittered(run.world, run.run_id, effect.number * 64 + effect.attempt, span))
+    spent = tick.now.world_ms + wait - effect.started_ms
+    if effect.slept_ms + wait > policy.backoff_total_ms or spent >= slots.call_total_ms(run):
+        return None
+    return wait
 
 
-def _give_up(
-    run: Run, tick: Tick, effect: Effect, kind: ErrorKind, done: InferenceFinished
-) -> None:
-    """No attempt is left on this model: the next model, a person, or the stage's error edge."""
+def give_up(run: Run, tick: Tick, effect: Effect, kind: ErrorKind, error: str) -> None:
+    """No attempt is left on this model: the next model, a person, or the stage's error edge.
+
+    A paused run makes its call afresh when it is resumed.
+    """
     if run.status is RunStatus.PAUSED:
-        # Pausing is a person's word; the verdict waits as a call to be made afresh.
         run.world.set_marker(run.n, Marker.ready_to_infer)
         return
     resolution = run.get(Resolution)
@@ -275,22 +293,19 @@ def _give_up(
     if kind is ErrorKind.WORKSPACE_LOST:
         run.put(replace(run.get(Flags), workspace_lost=True))
     if kind is ErrorKind.PROVIDER_MISSING:
-        park(
-            run,
-            tick,
-            Waiting(
-                "needs_setup",
-                "provider_missing",
-                f"open the world with a provider called {effect.provider!r}",
-            ),
-        )
+        park(run, tick, slots.missing(effect.provider))
         return
     blocker = _BLOCKERS.get(kind)
     if blocker is not None:
         remedy = blocker[1].format(provider=effect.provider, model=effect.model)
-        park(run, tick, Waiting("needs_setup", blocker[0], remedy), why=done.error)
+        park(run, tick, Waiting("needs_setup", blocker[0], remedy), why=error)
         return
-    fail(run, tick, done.error or f"the model call failed: {kind.value}")
+    visits = run.get(Visits)
+    if effect.kind == "turn":
+        run.put(replace(visits, turn_calls=visits.turn_calls + 1))
+    else:
+        run.put(replace(visits, routings=visits.routings + 1))
+    fail(run, tick, error or f"the model call failed: {kind.value}")
 
 
 def backoff_over(run: Run, tick: Tick) -> None:

@@ -77,7 +77,7 @@ def _take_for_run(world: World, tick: Tick, caches: Caches, item: Input) -> None
         case Pause():
             control.take_pause(run, tick, item)
         case Resume():
-            control.take_resume(run, tick, item)
+            control.take_resume(run, tick, caches, item)
         case Cancel():
             control.take_cancel(run, tick, item)
         case Post():

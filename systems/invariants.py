@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
 from leviath.components.identity import Identity, Launch
 from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
 from leviath.components.progress import Clock, Cost, Stage, Visits
-from leviath.components.context import Context
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.systems.moves import clock_runs

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from leviath.components.commands import Abort, Stop
-from leviath.components.effects import Effects, Held, Timers, Turn
+from leviath.components.context import Entry
+from leviath.components.effects import Call, Effect, Effects, Held, Timers, Turn
 from leviath.components.errors import WorldError
 from leviath.components.events import Ended, StatusChanged
 from leviath.components.marker import MOVES, TRANSIENT, Marker, pair_is_legal
 from leviath.components.progress import Clock, Cost, Ledgers, Stage, StageTotals, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status, Waiting
+from leviath.components.text import inline, tokens_of
+from leviath.systems import regions
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
 
 _WORKING_WAITS = ("fan_out_workers", "children")
+CALL_CUT_OFF = (
+    "[may have happened] this call was cut off; whether it took effect is not known. "
+    "Check before doing it again."
+)
+CALL_NEVER_MADE = "[error] this call was not made: the turn was cut off before it"
 
 
 def clock_runs(status: RunStatus, waiting: Waiting | None) -> bool:
@@ -123,11 +131,8 @@ def end(
     why: str = "",
 ) -> None:
     """Bring a run to complete, error or cancelled, and stop everything that it has outside."""
-    effects = run.find(Effects)
-    if effects is not None and effects.items:
-        _abort_all(run, tick, effects)
-    for kind in (Turn, Held, Timers):
-        run.remove(kind)
+    give_up_work(run, tick)
+    run.remove(Timers)
     move(run, tick, status, None, actor=actor, why=why, error=error)
     run.put(replace(run.get(Clock), ended_ms=tick.now.wall_ms))
     _close_stage(run, tick)
@@ -147,14 +152,39 @@ def end(
     )
 
 
-def _abort_all(run: Run, tick: Tick, effects: Effects) -> None:
-    """Live effects stay until their outcome is charged; what only waited is gone."""
-    kept = []
-    for effect in effects.items:
-        if effect.live:
-            tick.commands.append(Abort(run.n, effect.number, effect.attempt))
-            kept.append(replace(effect, aborting=True, due_ms=0))
-    run.put(replace(effects, items=tuple(kept)))
+def give_up_work(run: Run, tick: Tick) -> None:
+    """Abort what is in flight and close the turn under way: its stage or its run is over.
+
+    Live effects stay until their outcome is charged; what only waited is gone. Calls that have no
+    result are answered in the conversation, so that no later turn repeats them in good faith.
+    """
+    effects = run.find(Effects)
+    if effects is not None and effects.items:
+        kept: list[Effect] = []
+        for effect in effects.items:
+            if not effect.live:
+                continue
+            if not effect.aborting:
+                tick.commands.append(Abort(run.n, effect.number, effect.attempt))
+            kept.append(replace(effect, aborting=True, superseded=True, due_ms=0))
+        run.put(replace(effects, items=tuple(kept)))
+    turn = run.find(Turn)
+    if turn is not None:
+        run.remove(Turn)
+        if run.find(Stage) is not None and turn.counted:
+            regions.answer_calls(run, tuple(_result_entry(call) for call in turn.calls))
+    run.remove(Held)
+
+
+def _result_entry(call: Call) -> Entry:
+    """What the conversation keeps of a call whose turn was cut off."""
+    result = call.result
+    if result is None:
+        never = not call.effect
+        result = inline(CALL_NEVER_MADE if never else CALL_CUT_OFF)
+    is_error = call.is_error or call.result is None
+    tokens = tokens_of(result.size_bytes)
+    return Entry(result, tokens, "tool_result", (), call.call_id, call.tool, is_error)
 
 
 def _close_stage(run: Run, tick: Tick) -> None:

@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from leviath.components.effects import Effect, Effects, Turn
-from leviath.components.identity import Launch
+from leviath.components.error_kind import ErrorKind
+from leviath.components.errors import WorldError
 from leviath.components.marker import Marker
 from leviath.components.parts import WORLD_OWNER
-from leviath.components.progress import Resolution, Stage
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Offer
 from leviath.systems import slots, stages, tools
-from leviath.systems.inference import charge_interrupted
+from leviath.systems.inference import charge_interrupted, give_up
 from leviath.systems.moves import move, progressed, set_marker
-from leviath.systems.run import Run
-from leviath.systems.spawning import gather_again
+from leviath.systems.spawning import gather
 
 if TYPE_CHECKING:
     from leviath.components.inputs import Configured, HostOpened, Settle
     from leviath.systems.caches import Caches
-    from leviath.systems.run import Tick
+    from leviath.systems.run import Run, Tick
     from leviath.systems.world import World
 
 
@@ -39,35 +38,27 @@ def take_configured(world: World, tick: Tick, caches: Caches, configured: Config
         if part is not None and world.find(WORLD_OWNER, type(part)) != part:
             world.put(WORLD_OWNER, part)
     if configured.offer is not None:
-        _wake_set_up(world, tick)
+        for n in list(world.runs_with(Marker.awaiting_person)):
+            tick.guard(n, "wake_set_up", wake_set_up)
     for key in caches.waiting:
         caches.dirty[key] = None
 
 
-def _wake_set_up(world: World, tick: Tick) -> None:
-    offer = world.get(WORLD_OWNER, Offer)
-    for n in list(world.runs_with(Marker.awaiting_person)):
-        run = Run(world, n)
-        status = run.get(Status)
-        waiting = status.waiting
-        if waiting is None or waiting.blocker != "provider_missing":
-            continue
-        if status.status is not RunStatus.WAITING_INPUT:
-            continue
-        stage = run.find(Stage)
-        if stage is None or not stage.name:
-            continue
-        candidates = stages.candidates_of(world, run.get(Launch), run.stage_spec)
-        if candidates[0][0] in offer.providers:
-            run.put(replace(run.get(Resolution), candidates=candidates, choice=0))
-            move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="provider is back")
+def wake_set_up(run: Run, tick: Tick) -> None:
+    """Drive a run again that waits for its provider, if that is offered now."""
+    status = run.get(Status)
+    waiting = status.waiting
+    if waiting is None or waiting.blocker != "provider_missing":
+        return
+    if status.status is RunStatus.WAITING_INPUT and stages.refresh_candidates(run):
+        move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="provider is back")
 
 
 def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> None:
     """Runs that the last host drove are driven again, each from what was durable."""
     for n in settle.ordinals:
         if n in world:
-            settle_run(Run(world, n), tick, caches)
+            tick.guard(n, "settle", lambda run, tick: settle_run(run, tick, caches))
 
 
 def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
@@ -76,17 +67,14 @@ def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
     epoch = run.world.get(WORLD_OWNER, Counters).epoch
     stale = [e for e in run.get(Effects).items if e.live and e.epoch != epoch]
     for effect in stale:
-        if status.is_ended or effect.aborting:
-            _drop(run, tick, effect)
+        if effect.superseded:
+            _drop(run, tick, caches, effect)
         elif effect.kind == "tool":
             _settle_tool(run, tick, effect)
         elif effect.kind == "gather":
-            again = _renew(run, tick, effect, run.world.policy.gather_deadline_ms)
-            gather_again(run, tick, again)
+            gather(run, tick, _renew(run, tick, effect, run.world.policy.gather_deadline_ms))
         else:
-            _settle_call(run, tick, effect)
-    if stale:
-        slots.drop_probe(run.world, caches, run.n)
+            _settle_call(run, tick, caches, effect)
     if status in (RunStatus.STARTING, RunStatus.RUNNING):
         progressed(run, tick)
     turn = run.find(Turn)
@@ -94,14 +82,13 @@ def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
         tools.go_on(run, tick)
 
 
-def _drop(run: Run, tick: Tick, effect: Effect) -> None:
-    """The run has ended, or the call was being given up: it is charged as unknown and forgotten."""
+def _drop(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
+    """Nobody waits for it: a model call is charged as unknown, and it is forgotten."""
     if effect.provider:
         charge_interrupted(run, tick, effect)
+        slots.drop_probe(run.world, caches, run.n, effect.provider)
     effects = run.get(Effects)
     run.put(replace(effects, items=tuple(e for e in effects.items if e.number != effect.number)))
-    if not run.status.is_ended and effect.provider:
-        set_marker(run, tick, Marker.ready_to_infer)
 
 
 def _renew(run: Run, tick: Tick, effect: Effect, timeout_ms: int) -> Effect:
@@ -118,8 +105,13 @@ def _renew(run: Run, tick: Tick, effect: Effect, timeout_ms: int) -> Effect:
     return again
 
 
-def _settle_call(run: Run, tick: Tick, effect: Effect) -> None:
-    """A model call is made again at once, in the slot that it held, as the next attempt."""
+def _settle_call(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
+    """A model call is made again at once, in the slot that it held, as the next attempt. One that was
+    out of time already is given up."""
+    if effect.aborting:
+        _drop(run, tick, caches, effect)
+        give_up(run, tick, effect, ErrorKind.TIMEOUT, "the model call was out of time")
+        return
     charge_interrupted(run, tick, effect)
     offer = run.world.find(WORLD_OWNER, Offer)
     if offer is not None and effect.provider not in offer.providers:
@@ -127,18 +119,18 @@ def _settle_call(run: Run, tick: Tick, effect: Effect) -> None:
         gone = replace(effect, live=False, due_ms=0)
         items = tuple(gone if e.number == effect.number else e for e in effects.items)
         run.put(replace(effects, items=items))
-        if run.status is RunStatus.PAUSED:
-            run.world.set_marker(run.n, Marker.ready_to_infer)
-        else:
-            set_marker(run, tick, Marker.ready_to_infer)
+        slots.drop_probe(run.world, caches, run.n, effect.provider)
+        set_marker(run, tick, Marker.ready_to_infer)
         return
-    timeout_ms = run.stage_spec.model.request_timeout_ms or run.world.policy.call_total_ms
+    timeout_ms = slots.call_total_ms(run)
     again = _renew(run, tick, effect, timeout_ms)
     tick.commands.append(slots.infer_command(run, again, timeout_ms))
 
 
 def _settle_tool(run: Run, tick: Tick, effect: Effect) -> None:
-    call = next(call for call in run.get(Turn).calls if call.effect == effect.number)
+    call = tools.call_of(run, effect)
+    if call is None:
+        raise WorldError(f"{run.run_id}: no call belongs to effect {effect.number}")
     if call.effect_class == "once":
         tools.mark_unknown(run, tick, call, effect)
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from leviath.components.blueprint import AUTO_REGIONS, RegionKind, RegionSpec
+from leviath.components.blueprint import RegionKind, RegionSpec
 from leviath.components.context import Context, Entry, Region
 from leviath.components.text import Text, inline, tokens_of
+from leviath.systems.views import all_regions, view_of
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint
@@ -30,32 +31,17 @@ _KEPT = (RegionKind.pinned, RegionKind.compact_history, RegionKind.hashmap)
 """Never touched by a transform (leviath-engine section 4)."""
 
 
-def all_specs(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
-    """Every region that any stage of a blueprint may see, each name once, in order."""
-    specs = {spec.name: spec for spec in blueprint.regions}
-    for stage in blueprint.stages:
-        for spec in stage.regions or ():
-            specs.setdefault(spec.name, spec)
-    return tuple(specs.values())
-
-
 def spec_of(run: Run, name: str) -> RegionSpec | None:
     """The region's spec in the current stage, else in any."""
-    blueprint = run.blueprint
-    for spec in blueprint.visible_regions(run.stage_spec):
-        if spec.name == name:
-            return spec
-    for spec in all_specs(blueprint):
-        if spec.name == name:
-            return spec
-    return None
+    return view_of(run).regions.get(name)
 
 
 def empty_context(blueprint: Blueprint, window_tokens: int) -> Context:
     """All regions of a new run, sized for its entry model's window."""
     return Context(
         tuple(
-            Region(spec.name, spec.capacity_tokens(window_tokens)) for spec in all_specs(blueprint)
+            Region(spec.name, spec.capacity_tokens(window_tokens))
+            for spec in all_regions(blueprint)
         )
     )
 
@@ -64,11 +50,12 @@ def entry_of(text: Text, kind: str = "text", **more: str) -> Entry:
     return Entry(text, tokens_of(text.size_bytes), kind, **more)  # type: ignore[arg-type]
 
 
-def append(run: Run, name: str, entries: tuple[Entry, ...]) -> bool:
+def append(run: Run, name: str, entries: tuple[Entry, ...], *, keep: int = 0) -> bool:
     """Append to a region; False when it is full and does not roll, or is not there.
 
-    A full rolling region loses its oldest turn groups, never part of one. An entry larger than the whole
-    region is admitted alone: what a tool or a person said is not lost in silence.
+    A full rolling region loses its oldest turn groups, never part of one, and never one of its ``keep``
+    newest entries. An entry larger than the whole region is admitted alone: what a tool or a person
+    said is not lost in silence.
     """
     context = run.get(Context)
     index = context.index(name)
@@ -86,8 +73,18 @@ def append(run: Run, name: str, entries: tuple[Entry, ...]) -> bool:
         drop = _drop_for_tokens(region.entries, over)
     if spec is not None and spec.kind is RegionKind.sliding_window:
         drop = max(drop, _drop_for_items(region.entries, len(entries), spec))
+    drop = min(drop, max(0, len(region.entries) - keep))
     run.world.splice(run.n, index, drop, entries)
     return True
+
+
+def answer_calls(run: Run, results: tuple[Entry, ...]) -> None:
+    """Put a turn's results behind the turn, which stays with them however full the region is."""
+    region = run.get(Context).region(CONVERSATION)
+    if region is None or not region.entries or not region.entries[-1].calls:
+        # The conversation could not take the turn either.
+        return
+    append(run, CONVERSATION, results, keep=1)
 
 
 def _drop_for_tokens(entries: tuple[Entry, ...], over: int) -> int:
@@ -184,32 +181,9 @@ def is_empty(run: Run, name: str) -> bool:
 
 def region_mark(run: Run, name: str) -> bytes:
     """Stands for the region's content: equal content, equal mark."""
-
     region = run.get(Context).region(name)
     mark = blake2b(digest_size=16)
     for entry in () if region is None else region.entries:
         mark.update(entry.text.digest or entry.text.body.encode())
         mark.update(b"\x00" + entry.key.encode() + b"\x01")
     return mark.digest()
-
-
-__all__ = [
-    "AUTO_REGIONS",
-    "CONVERSATION",
-    "DONE",
-    "FINAL_OUTPUT",
-    "INSTRUCTIONS",
-    "OPEN",
-    "all_specs",
-    "append",
-    "apply_transform",
-    "empty_context",
-    "entry_of",
-    "group_end",
-    "is_empty",
-    "note",
-    "region_mark",
-    "replace_all",
-    "spec_of",
-    "upsert",
-]

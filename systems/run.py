@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -64,7 +65,17 @@ class Ack(Struct, frozen=True, gc=False):
 class Tick:
     """One step's times, and what its systems want done. Undone in part when a system fails."""
 
-    __slots__ = ("_event_base", "acks", "commands", "events", "facts", "mirror", "now", "world")
+    __slots__ = (
+        "_event_base",
+        "acks",
+        "commands",
+        "events",
+        "facts",
+        "guard",
+        "mirror",
+        "now",
+        "world",
+    )
 
     def __init__(self, world: World, now: Now, event_base: int) -> None:
         self.world = world
@@ -75,7 +86,13 @@ class Tick:
         self.acks: list[Ack] = []
         self.mirror: dict[int, bool] = {}
         """Runs whose files are out of date, and whether that is urgent."""
+        self.guard: Guard = self._unguarded
+        """Runs a system over one run of many, so that its failure stays with that run."""
         self._event_base = event_base
+
+    def _unguarded(self, n: int, name: str, system: System) -> bool:
+        system(Run(self.world, n), self)
+        return True
 
     def mark(self) -> tuple[int, int, int, int]:
         return len(self.commands), len(self.events), len(self.facts), len(self.acks)
@@ -90,6 +107,11 @@ class Tick:
     def next_event(self) -> int:
         """Number of the event that is emitted next."""
         return self._event_base + len(self.events) + 1
+
+
+System: TypeAlias = "Callable[[Run, Tick], None]"
+Guard: TypeAlias = "Callable[[int, str, System], bool]"
+"""(run, name for the record, system); False when the system failed and was undone."""
 
 
 class Run:
@@ -128,6 +150,11 @@ class Run:
     @property
     def blueprint(self) -> Blueprint:
         return self.world.blueprints[self.get(Launch).blueprint]
+
+    @property
+    def stage_key(self) -> tuple[bytes, int]:
+        """Blueprint digest and index of the present stage."""
+        return self.get(Launch).blueprint, self.get(Stage).index
 
     @property
     def stage_spec(self) -> StageSpec:

@@ -22,8 +22,9 @@ from leviath.components.world_facts import Breaker, Breakers, Counters, Offer
 from leviath.systems import regions
 from leviath.systems.moves import park, set_marker
 from leviath.systems.run import Run
-from leviath.systems.tools import offered_specs
+from leviath.systems.stages import refresh_candidates
 from leviath.systems.transitions import routing_question
+from leviath.systems.views import view_of
 
 if TYPE_CHECKING:
     from leviath.systems.caches import Caches, SlotKey
@@ -56,7 +57,7 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
     offer = world.find(WORLD_OWNER, Offer)
     if offer is not None and key[0] not in offer.providers:
         for n in _all_waiting(caches, key):
-            _park_missing(Run(world, n), tick, key[0])
+            tick.guard(n, "park_missing", park_missing)
         return True
     cap = slot_cap(world, key)
     while caches.in_use.get(key, 0) < cap and key in caches.waiting:
@@ -66,9 +67,7 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
         n = caches.fairest(key)
         if n is None:
             break
-        if state == "probe":
-            _set_breaker(world, key[0], probe=n)
-        issue(Run(world, n), tick)
+        tick.guard(n, "issue", issue_probe if state == "probe" else issue)
         moved = True
     return moved
 
@@ -77,16 +76,20 @@ def _all_waiting(caches: Caches, key: SlotKey) -> list[int]:
     return [n for runs in caches.waiting.get(key, {}).values() for n in runs]
 
 
-def _park_missing(run: Run, tick: Tick, provider: str) -> None:
-    park(
-        run,
-        tick,
-        Waiting(
-            "needs_setup",
-            "provider_missing",
-            f"open the world with a provider called {provider!r}",
-        ),
-    )
+def park_missing(run: Run, tick: Tick) -> None:
+    """The provider is not here: go on with another of the stage's, else wait for it."""
+    provider = choice_of(run)[0]
+    if refresh_candidates(run):
+        # To the tail of the other queue, which is ordered by when a run joined it.
+        set_marker(run, tick, Marker.ready_to_infer)
+        return
+    park(run, tick, missing(provider))
+
+
+def missing(provider: str) -> Waiting:
+    """What a run waits for whose provider the host did not open."""
+    remedy = f"open the world with a provider called {provider}"
+    return Waiting("needs_setup", "provider_missing", remedy)
 
 
 # --- breakers -----------------------------------------------------------------------------------
@@ -108,12 +111,6 @@ def _breaker_state(world: World, tick: Tick, provider: str) -> str:
     if tick.now.world_ms < row.open_until_ms or row.probe:
         return "open"
     return "probe"
-
-
-def _set_breaker(world: World, provider: str, *, probe: int) -> None:
-    row = find_breaker(world, provider)
-    if row is not None:
-        _store_breaker(world, replace(row, probe=probe))
 
 
 def _store_breaker(world: World, row: Breaker | None, *, drop: str = "") -> None:
@@ -147,13 +144,21 @@ def count_success(world: World, caches: Caches, provider: str) -> None:
         mark_provider_dirty(caches, provider)
 
 
-def drop_probe(world: World, caches: Caches, run: int) -> None:
+def drop_probe(world: World, caches: Caches, run: int, provider: str) -> None:
     """A probing call ended without a verdict on its provider: the next one may test it."""
-    breakers = world.find(WORLD_OWNER, Breakers)
-    for row in () if breakers is None else breakers.rows:
-        if row.probe == run:
-            _store_breaker(world, replace(row, probe=0))
-            mark_provider_dirty(caches, row.provider)
+    row = find_breaker(world, provider)
+    if row is not None and row.probe == run:
+        _store_breaker(world, replace(row, probe=0))
+        mark_provider_dirty(caches, provider)
+
+
+def let_probe(world: World, tick: Tick, caches: Caches, provider: str) -> None:
+    """End the cooldown of an open breaker: somebody says that the provider works again."""
+    row = find_breaker(world, provider)
+    if row is not None and row.open_until_ms > tick.now.world_ms:
+        # 0 would close it. World time starts at 0, and so does no cooldown.
+        _store_breaker(world, replace(row, open_until_ms=max(1, tick.now.world_ms)))
+        mark_provider_dirty(caches, provider)
 
 
 def mark_provider_dirty(caches: Caches, provider: str) -> None:
@@ -187,14 +192,25 @@ def _pass_over(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
     for n in _all_waiting(caches, key):
         run = Run(world, n)
         resolution = run.get(Resolution)
-        if resolution.choice + 1 < len(resolution.candidates) and not _pending(run):
-            run.put(replace(resolution, choice=resolution.choice + 1))
+        if resolution.choice + 1 < len(resolution.candidates):
+            tick.guard(n, "rotate", _rotate)
             moved = True
             continue
         timers = run.find(Timers) or Timers()
         if timers.stall_ms is None:
             run.put(replace(timers, stall_ms=tick.now.world_ms + world.policy.stall_ms))
     return moved
+
+
+def _rotate(run: Run, tick: Tick) -> None:
+    """Stand for the next model. An attempt that waited here is made there, as a call of its own."""
+    resolution = run.get(Resolution)
+    pending = _pending(run)
+    if pending is not None:
+        effects = run.get(Effects)
+        run.put(replace(effects, items=tuple(e for e in effects.items if e is not pending)))
+    run.put(replace(resolution, choice=resolution.choice + 1))
+    set_marker(run, tick, Marker.ready_to_infer)
 
 
 def _pending(run: Run) -> Effect | None:
@@ -208,6 +224,14 @@ def _pending(run: Run) -> Effect | None:
 # --- issuing ------------------------------------------------------------------------------------
 
 
+def issue_probe(run: Run, tick: Tick) -> None:
+    """Make the one call that tests a provider after its cooldown."""
+    row = find_breaker(run.world, choice_of(run)[0])
+    if row is not None:
+        _store_breaker(run.world, replace(row, probe=run.n))
+    issue(run, tick)
+
+
 def issue(run: Run, tick: Tick) -> None:
     """Make the granted call: a turn, or the question which edge to take."""
     world = run.world
@@ -215,16 +239,13 @@ def issue(run: Run, tick: Tick) -> None:
     routing = bool(stage.asking)
     effects = run.get(Effects)
     pending = _pending(run)
-    provider, model = _choice(run)
+    provider, model = choice_of(run)
     if pending is None:
         visits = run.get(Visits)
-        ordinal = visits.routings + 1 if routing else visits.turns + 1
-        if routing:
-            run.put(replace(visits, routings=ordinal))
         effect = Effect(
             number=effects.counter + 1,
             kind="routing" if routing else "turn",
-            ordinal=ordinal,
+            ordinal=1 + (visits.routings if routing else visits.turn_calls),
             started_ms=tick.now.world_ms,
         )
         others = effects.items
@@ -254,11 +275,16 @@ def issue(run: Run, tick: Tick) -> None:
 
 def call_timeout_ms(run: Run, effect: Effect, world_ms: int) -> int:
     """What is left for this attempt of all the time that the call may take."""
-    total = run.stage_spec.model.request_timeout_ms or run.world.policy.call_total_ms
-    return max(1_000, total - (world_ms - effect.started_ms))
+    return max(1_000, call_total_ms(run) - (world_ms - effect.started_ms))
 
 
-def _choice(run: Run) -> SlotKey:
+def call_total_ms(run: Run) -> int:
+    """All attempts at one call together."""
+    return view_of(run).spec.model.request_timeout_ms or run.world.policy.call_total_ms
+
+
+def choice_of(run: Run) -> SlotKey:
+    """The (provider, model) that the run's next call goes to."""
     resolution = run.get(Resolution)
     return resolution.candidates[resolution.choice]
 
@@ -281,12 +307,9 @@ def _deliver(run: Run, tick: Tick) -> None:
 def infer_command(run: Run, effect: Effect, timeout_ms: int) -> Infer:
     """The whole call, made of immutable pieces of the present state."""
     stage = run.get(Stage)
-    spec = run.stage_spec
-    context = run.get(Context)
-    by_name = {region.name: region for region in context.regions}
-    visible = tuple(
-        by_name[seen.name] for seen in run.blueprint.visible_regions(spec) if seen.name in by_name
-    )
+    view = view_of(run)
+    by_name = {region.name: region for region in run.get(Context).regions}
+    visible = tuple(by_name[seen.name] for seen in view.visible if seen.name in by_name)
     launch = run.get(Launch)
     routing = effect.kind == "routing"
     return Infer(
@@ -303,7 +326,7 @@ def infer_command(run: Run, effect: Effect, timeout_ms: int) -> Infer:
         blueprint=launch.blueprint,
         stage_index=stage.index,
         regions=visible,
-        tools=() if routing else offered_specs(run),
+        tools=() if routing else view.tool_specs,
         timeout_ms=timeout_ms,
         workdir=launch.workdir,
         question=routing_question(run) if routing else "",

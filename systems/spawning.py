@@ -15,7 +15,16 @@ from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
 from leviath.components.parts import WORLD_OWNER
-from leviath.components.progress import Clock, Cost, Ledgers, Resolution, StageTotals, Visits
+from leviath.components.progress import (
+    Clock,
+    Cost,
+    Ledgers,
+    Outcome,
+    Resolution,
+    Stage,
+    StageTotals,
+    Visits,
+)
 from leviath.components.run_id import mint_run_id
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
@@ -23,8 +32,9 @@ from leviath.components.text import Text
 from leviath.components.world_facts import Counters, Offer
 from leviath.systems import regions, stages
 from leviath.systems.draw import draw
-from leviath.systems.moves import end, move, touch
+from leviath.systems.moves import end, touch
 from leviath.systems.run import Ack, Run
+from leviath.systems.views import all_regions
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint, RegionSpec
@@ -46,7 +56,7 @@ def take_spawn(world: World, tick: Tick, spawn: Spawn) -> None:
     ordinal = counters.ordinal + 1
     run_id = spawn.run_id or _mint(world, spawn, ordinal, tick.now.wall_ms)
     if run_id in world.by_run_id:
-        message = f"a run called {run_id!r} exists already; leave the id out to have one made"
+        message = f"a run called {run_id} exists already; leave the id out to have one made"
         tick.acks.append(Ack(spawn.ticket, 0, run_id, "spawn", message))
         return
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
@@ -119,46 +129,40 @@ def window_tokens(world: World, candidates: tuple[tuple[str, str], ...]) -> int:
 
 def _prepare(run: Run, tick: Tick, blueprint: Blueprint) -> None:
     """Ask for what must be read, or start at once when nothing is."""
-    launch = run.get(Launch)
-    wanted = tuple(
-        (spec.name, spec.seed.kind, spec.seed.patterns)
-        for spec in regions.all_specs(blueprint)
-        if spec.seed is not None and spec.seed.kind in _GATHERED_SEEDS
-    )
     run.world.set_marker(run.n, Marker.preparing)
-    if not wanted:
+    if not _wanted(blueprint):
         start(run, tick, {})
         return
-    timeout_ms = run.world.policy.gather_deadline_ms
-    epoch = run.world.get(WORLD_OWNER, Counters).epoch
     effect = Effect(
         number=1,
         kind="gather",
         ordinal=1,
-        epoch=epoch,
-        due_ms=tick.now.world_ms + timeout_ms,
+        epoch=run.world.get(WORLD_OWNER, Counters).epoch,
+        due_ms=tick.now.world_ms + run.world.policy.gather_deadline_ms,
         started_ms=tick.now.world_ms,
     )
     run.put(Effects(counter=1, gathers=1, items=(effect,)))
-    tick.commands.append(Gather(run.n, run.run_id, 1, 1, launch.workdir, wanted, timeout_ms))
+    gather(run, tick, effect)
 
 
-def gather_again(run: Run, tick: Tick, effect: Effect) -> None:
-    """After a restart: the same reading, one attempt later."""
-    launch = run.get(Launch)
-    wanted = tuple(
+def _wanted(blueprint: Blueprint) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    return tuple(
         (spec.name, spec.seed.kind, spec.seed.patterns)
-        for spec in regions.all_specs(run.blueprint)
+        for spec in all_regions(blueprint)
         if spec.seed is not None and spec.seed.kind in _GATHERED_SEEDS
     )
+
+
+def gather(run: Run, tick: Tick, effect: Effect) -> None:
+    """Issue one attempt at reading what the run needs."""
     tick.commands.append(
         Gather(
             run.n,
             run.run_id,
             effect.number,
             effect.attempt,
-            launch.workdir,
-            wanted,
+            run.get(Launch).workdir,
+            _wanted(run.blueprint),
             run.world.policy.gather_deadline_ms,
         )
     )
@@ -172,16 +176,19 @@ def take_gathered(run: Run, tick: Tick, gathered: Gathered) -> None:
         return
     run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
     status = run.status
-    if status.is_ended:
+    if status.is_ended or effect.superseded:
         return
     if gathered.workspace_lost:
         run.put(replace(run.get(Flags), workspace_lost=True))
     if gathered.error:
         if status is RunStatus.PAUSED:
-            move(run, tick, RunStatus.STARTING, Marker.preparing)
-        end(run, tick, RunStatus.ERROR, error=gathered.error, why="preparation failed")
+            # Told on resume: pausing is a person's word.
+            outcome = Outcome("errored", gathered.error)
+            run.put(Stage(run.blueprint.entry, "", outcome=outcome))
+        else:
+            end(run, tick, RunStatus.ERROR, error=gathered.error, why="preparation failed")
         return
-    seeds = {name: texts for name, texts in gathered.regions}
+    seeds = dict(gathered.regions)
     if status is RunStatus.PAUSED:
         _fill(run, seeds)
         return
@@ -197,7 +204,7 @@ def start(run: Run, tick: Tick, gathered: dict[str, tuple[Text, ...]]) -> None:
 def _fill(run: Run, gathered: dict[str, tuple[Text, ...]]) -> None:
     launch = run.get(Launch)
     given = dict(launch.region_inputs)
-    for spec in regions.all_specs(run.blueprint):
+    for spec in all_regions(run.blueprint):
         entries = _seed_entries(spec, launch, given, gathered)
         if entries:
             context = run.get(Context)

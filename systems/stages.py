@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from leviath.components.blueprint import Condition
+from leviath.components.effects import Timers
 from leviath.components.events import StageEntered
 from leviath.components.identity import Launch
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Ledgers, Outcome, Resolution, Stage, Visits
-from leviath.components.effects import Timers
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.text import inline
@@ -44,6 +44,21 @@ def candidates_of(world: World, launch: Launch, stage: StageSpec) -> tuple[tuple
         return wanted
     offered = tuple(pair for pair in wanted if pair[0] in offer.providers)
     return offered or wanted
+
+
+def refresh_candidates(run: Run) -> bool:
+    """Choose the models of the present stage again, from the first. Whether its provider is offered."""
+    candidates = candidates_of(run.world, run.get(Launch), run.stage_spec)
+    resolution = run.get(Resolution)
+    run.put(replace(resolution, candidates=candidates, choice=0))
+    offer = run.world.find(WORLD_OWNER, Offer)
+    return offer is None or candidates[0][0] in offer.providers
+
+
+def has_started(run: Run) -> bool:
+    """Whether the run ever entered a stage."""
+    stage = run.find(Stage)
+    return stage is not None and bool(stage.name)
 
 
 def enter_first(run: Run, tick: Tick) -> None:
@@ -77,7 +92,7 @@ def enter(run: Run, tick: Tick, index: int) -> None:
     entry_model = resolution.entry_model or "/".join(candidates[0])
     run.put(Resolution(entry_model, candidates))
     _enter_totals(run, tick, previous, index)
-    _arm(run, tick, spec)
+    arm(run, tick.now.world_ms)
     tick.events.append(
         StageEntered(tick.next_event, run.run_id, tick.now.wall_ms, spec.name, previous.name, visit)
     )
@@ -87,7 +102,7 @@ def enter(run: Run, tick: Tick, index: int) -> None:
         fail(
             run,
             tick,
-            f"the instructions of stage {spec.name!r} do not fit their region; shorten them",
+            f"the instructions of stage {spec.name} do not fit their region; shorten them",
         )
         return
     begin_turn(run, tick)
@@ -119,18 +134,16 @@ def _enter_totals(run: Run, tick: Tick, previous: Stage, index: int) -> None:
     )
 
 
-def _arm(run: Run, tick: Tick, spec: StageSpec) -> None:
-    """Set the timer of a stage with a stuck edge that counts minutes."""
+def arm(run: Run, since_ms: int) -> None:
+    """Set the timer of a stage with a stuck edge that counts minutes, ``since_ms`` of world time."""
     minutes = [
         edge.stuck_after_minutes
-        for edge in spec.edges
+        for edge in run.stage_spec.edges
         if edge.condition is Condition.stuck and edge.stuck_after_minutes
     ]
-    timers = run.find(Timers)
-    stuck_ms = tick.now.world_ms + min(minutes) * _MINUTE_MS if minutes else None
-    if stuck_ms is not None:
-        run.put(Timers(None, stuck_ms))
-    elif timers is not None:
+    if minutes:
+        run.put(Timers(None, since_ms + min(minutes) * _MINUTE_MS))
+    else:
         run.remove(Timers)
 
 
@@ -147,8 +160,8 @@ def begin_turn(run: Run, tick: Tick) -> None:
         run.put(replace(flags, max_iterations_hit=flags.max_iterations_hit + 1))
         leave(run, tick, Outcome("max_iterations", f"after {stage.iteration} turns"))
         return
-    edge, reason = stuck_edge(run, tick)
-    if edge is not None:
+    reason = "" if stage.stuck_fired else stuck_edge(run, tick)[1]
+    if reason:
         run.put(replace(stage, stuck_fired=True))
         regions.note(run, f"[stuck] {reason}", region="stuck_report")
         leave(run, tick, Outcome("stuck", reason))
@@ -165,26 +178,37 @@ def leave(run: Run, tick: Tick, outcome: Outcome | None) -> None:
 
 
 def fail(run: Run, tick: Tick, message: str) -> None:
-    """End the stage in error; the run ends in error only if no edge takes it."""
-    if run.status is RunStatus.PAUSED or run.status is RunStatus.WAITING_INPUT:
+    """End the stage in error; the run ends in error only if no edge takes it.
+
+    A paused run keeps the verdict until it is resumed: pausing is a person's word.
+    """
+    outcome = Outcome("errored", message)
+    if run.status is RunStatus.PAUSED:
+        run.put(replace(run.get(Stage), outcome=outcome, asking=()))
+        return
+    if run.status is RunStatus.WAITING_INPUT:
         move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="stage failed")
-    leave(run, tick, Outcome("errored", message))
+    leave(run, tick, outcome)
+
+
+def has_budget(run: Run, edge: Edge) -> bool:
+    """Whether the target may be entered once more: its first entry plus ``max_revisits``."""
+    blueprint = run.blueprint
+    index = blueprint.stage_index(edge.to)
+    limit = blueprint.stages[index].max_revisits
+    return limit is None or run.get(Visits).counts[index] <= limit
 
 
 def stuck_edge(run: Run, tick: Tick) -> tuple[Edge | None, str]:
-    """The first stuck edge whose threshold is reached, and which; none once it fired in this visit.
+    """The first stuck edge with budget left whose threshold is reached, and which one it is.
 
     Same-file edits are looked at first, then turns, tool calls, minutes (leviath-engine 3c).
     """
-    stage = run.get(Stage)
-    if stage.stuck_fired:
-        return None, ""
     for edge in run.stage_spec.edges:
-        if edge.condition is not Condition.stuck:
-            continue
-        reason = _stuck_reason(stage, edge, tick.now.world_ms)
-        if reason:
-            return edge, reason
+        if edge.condition is Condition.stuck and has_budget(run, edge):
+            reason = _stuck_reason(run.get(Stage), edge, tick.now.world_ms)
+            if reason:
+                return edge, reason
     return None, ""
 
 

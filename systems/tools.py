@@ -20,34 +20,23 @@ from leviath.components.progress import Cost, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
 from leviath.components.text import Text, inline, tokens_of
-from leviath.components.world_facts import Counters, Offer, OfferedTool
+from leviath.components.world_facts import Counters
 from leviath.systems import regions
 from leviath.systems.builtin import run_in_step
 from leviath.systems.moves import park, progressed, set_marker, touch, unpark
 from leviath.systems.stages import begin_turn, fail, is_running
+from leviath.systems.views import offered_tool, view_of
+from leviath.systems.words import quoted
 
 if TYPE_CHECKING:
     from leviath.components.inputs import ToolFinished
     from leviath.systems.run import Run, Tick
+    from leviath.systems.views import StageView
 
 IN_STEP = "step"
 """Effect class of tools that the step itself carries out."""
-SUBMIT_OUTPUT = "submit_output"
-
-
-def offered_tools(run: Run) -> tuple[OfferedTool, ...]:
-    """The tools that the present stage offers and the host has, in the stage's order."""
-    offer = run.world.find(WORLD_OWNER, Offer)
-    known = {} if offer is None else {tool.name: tool for tool in offer.tools}
-    spec = run.stage_spec
-    names = dict.fromkeys((*spec.available_tools, *spec.required_tools))
-    if spec.require_output:
-        names[SUBMIT_OUTPUT] = None
-    return tuple(known[name] for name in names if name in known)
-
-
-def offered_specs(run: Run) -> tuple[bytes, ...]:
-    return tuple(tool.spec for tool in offered_tools(run))
+WORKSPACE_LOST = "workspace lost"
+"""Note on a call that found the run's working directory gone."""
 
 
 # --- a reply ------------------------------------------------------------------------------------
@@ -57,34 +46,38 @@ def process_response(run: Run, tick: Tick) -> None:
     """Count the turn, keep what the model said, and see whether it asked for tools."""
     stage = run.get(Stage)
     turn = run.get(Turn)
+    visits = run.get(Visits)
     if stage.asking:
+        run.put(replace(visits, routings=visits.routings + 1))
         set_marker(run, tick, Marker.resolve_transition)
         return
-    visits = run.get(Visits)
-    run.put(replace(visits, turns=visits.turns + 1))
+    run.put(replace(visits, turns=visits.turns + 1, turn_calls=visits.turn_calls + 1))
     run.put(replace(stage, iteration=stage.iteration + 1))
-    turn = _with_own_ids(turn, visits.turns + 1)
-    run.put(turn)
-    asked = tuple(AskedCall(call.call_id, call.tool, call.arguments) for call in turn.calls)
-    size = turn.text.size_bytes + sum(call.arguments.size_bytes for call in turn.calls)
+    progressed(run, tick)
+    calls = _with_own_ids(turn.calls, visits.turns + 1)
+    run.put(replace(turn, calls=calls, counted=True))
+    asked = tuple(AskedCall(call.call_id, call.tool, call.arguments) for call in calls)
+    size = turn.text.size_bytes + sum(call.arguments.size_bytes for call in calls)
     if turn.text.size_bytes or asked:
         entry = Entry(turn.text, tokens_of(size), "assistant", asked)
-        regions.append(run, regions.CONVERSATION, (entry,))
-    progressed(run, tick)
+        if not regions.append(run, regions.CONVERSATION, (entry,)):
+            run.remove(Turn)
+            fail(run, tick, "the conversation region is full and does not roll; make it larger")
+            return
     set_marker(run, tick, Marker.ready_for_tools if asked else Marker.ready_for_transition)
 
 
-def _with_own_ids(turn: Turn, number: int) -> Turn:
+def _with_own_ids(asked: tuple[Call, ...], number: int) -> tuple[Call, ...]:
     """Call ids as the model gave them, replaced where they are missing or used twice in the turn."""
     seen: set[str] = set()
     calls: list[Call] = []
-    for index, call in enumerate(turn.calls):
+    for index, call in enumerate(asked):
         call_id = call.call_id
         if not call_id or call_id in seen or len(call_id) > 128:
             call_id = f"call_{number}_{index}"
         seen.add(call_id)
         calls.append(call if call_id == call.call_id else replace(call, call_id=call_id))
-    return replace(turn, calls=tuple(calls))
+    return tuple(calls)
 
 
 # --- dispatch -----------------------------------------------------------------------------------
@@ -97,26 +90,20 @@ def dispatch_tools(run: Run, tick: Tick) -> None:
     run.put(replace(cost, tool_calls=cost.tool_calls + len(turn.calls)))
     stage = run.get(Stage)
     run.put(replace(stage, tool_calls=stage.tool_calls + len(turn.calls)))
-    offered = {tool.name: tool for tool in offered_tools(run)}
-    calls: list[Call] = []
-    for call in turn.calls:
-        calls.append(_admit(run, tick, call, offered.get(call.tool), tuple(offered)))
-    run.put(replace(turn, calls=tuple(calls)))
+    view = view_of(run)
+    run.put(replace(turn, calls=tuple(_admit(run, tick, call, view) for call in turn.calls)))
     go_on(run, tick)
 
 
-def _admit(
-    run: Run, tick: Tick, call: Call, tool: OfferedTool | None, offered: tuple[str, ...]
-) -> Call:
+def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
+    tool = view.tools.get(call.tool)
     if tool is None:
-        names = ", ".join(offered) or "none"
-        return _refused(
-            run, tick, call, f"tool {call.tool!r} is not offered in this stage; offered: {names}"
-        )
+        names = ", ".join(view.tools) or "none"
+        what = f"tool {quoted(call.tool)} is not offered in this stage; offered: {names}"
+        return _refused(run, tick, call, what)
     if call.fault:
         return _refused(run, tick, call, f"the arguments of {call.tool} are {call.fault}")
-    permission = run.blueprint.permission(run.stage_spec, call.tool)
-    launch = run.get(Launch)
+    permission = run.blueprint.permission(view.spec, call.tool)
     if permission is Permission.deny:
         if tool.modifies:
             stage = run.get(Stage)
@@ -125,6 +112,7 @@ def _admit(
     if tool.effect_class == IN_STEP:
         return _settled(run, tick, call, *run_in_step(run, tick, call))
     call = replace(call, effect_class=tool.effect_class)
+    launch = run.get(Launch)
     if permission is Permission.ask and not launch.yolo and call.tool not in launch.allow:
         return replace(call, state="asked")
     return call
@@ -146,7 +134,10 @@ def _settled(
 
 
 def go_on(run: Run, tick: Tick) -> None:
-    """Bring the turn as far as it goes: ask, release, wait, or merge the results."""
+    """Bring the turn as far as it goes: ask, release, wait, or merge the results.
+
+    While any call waits for a decision, none is released: calls of a turn may build on each other.
+    """
     turn = run.get(Turn)
     if any(call.state in ("asked", "unknown") for call in turn.calls):
         if run.status is not RunStatus.WAITING_INPUT:
@@ -170,8 +161,14 @@ def _release(run: Run, tick: Tick, turn: Turn) -> None:
     calls: list[Call] = []
     added: list[Effect] = []
     counter, ordinal = effects.counter, effects.calls
+    resting = {effect.number for effect in effects.items if not effect.live}
+    epoch = run.world.get(WORLD_OWNER, Counters).epoch
     for call in turn.calls:
-        if call.state != "open" or call.effect:
+        if call.state != "open" or (call.effect and call.effect not in resting):
+            calls.append(call)
+            continue
+        if call.effect:
+            send_again(run, tick, call, next(e for e in effects.items if e.number == call.effect))
             calls.append(call)
             continue
         counter += 1
@@ -180,25 +177,23 @@ def _release(run: Run, tick: Tick, turn: Turn) -> None:
             number=counter,
             kind="tool",
             ordinal=ordinal,
-            epoch=run.world.get(WORLD_OWNER, Counters).epoch,
+            epoch=epoch,
             due_ms=tick.now.world_ms + deadline_ms(run, call.tool),
             started_ms=tick.now.world_ms,
         )
-        call = replace(call, effect=counter)
         added.append(effect)
-        calls.append(call)
-        send(run, tick, call, effect)
+        calls.append(replace(call, effect=counter))
+        send(run, tick, calls[-1], effect)
     if added:
         run.put(replace(turn, calls=tuple(calls)))
-        run.put(replace(effects, counter=counter, calls=ordinal, items=(*effects.items, *added)))
+        items = (*run.get(Effects).items, *added)
+        run.put(replace(effects, counter=counter, calls=ordinal, items=items))
 
 
 def deadline_ms(run: Run, name: str) -> int:
-    offer = run.world.find(WORLD_OWNER, Offer)
-    for tool in () if offer is None else offer.tools:
-        if tool.name == name:
-            return tool.deadline_ms
-    return run.world.policy.tool_deadline_ms
+    """How long one call of a tool may take."""
+    tool = offered_tool(run, name)
+    return run.world.policy.tool_deadline_ms if tool is None else tool.deadline_ms
 
 
 def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
@@ -258,24 +253,35 @@ def take_tool(run: Run, tick: Tick, done: ToolFinished) -> None:
     effect = next((e for e in effects.items if e.number == done.effect), None)
     if effect is None or effect.kind != "tool" or effect.attempt != done.attempt:
         return
-    turn = run.find(Turn)
-    if turn is None or run.status.is_ended or not effect.live:
+    if not effect.live:
+        # A person is being asked about it: whatever this is, it cannot be its outcome.
+        return
+    call = None if effect.superseded else call_of(run, effect)
+    if call is None:
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
         return
-    call = next(call for call in turn.calls if call.effect == effect.number)
     if done.unknown:
         mark_unknown(run, tick, call, effect)
     else:
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
-        _count(run, tick, call, done)
-        settled = _settled(run, tick, call, done.result, done.is_error)
+        _count(run, call, done)
+        lost = WORKSPACE_LOST if done.workspace_lost else ""
+        settled = _settled(run, tick, call, done.result, done.is_error, lost)
         put_call(run, replace(settled, modified=done.modified))
     if done.workspace_lost:
         run.put(replace(run.get(Flags), workspace_lost=True))
+    touch(run, tick, urgent=done.unknown)
     if is_running(run):
         go_on(run, tick)
-    elif done.unknown and run.status is RunStatus.PAUSED:
-        touch(run, tick, urgent=True)
+
+
+def call_of(run: Run, effect: Effect) -> Call | None:
+    """The call of the turn under way that an effect carries out."""
+    turn = run.find(Turn)
+    for call in () if turn is None else turn.calls:
+        if call.effect == effect.number:
+            return call
+    return None
 
 
 def settle(run: Run, tick: Tick, call: Call, result: Text, *, is_error: bool, note: str) -> None:
@@ -299,21 +305,19 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
     if run.get(Launch).yolo:
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
         message = (
-            f"[may have happened] the host stopped during this call of {call.tool}; whether it took "
-            "effect is not known. Check before doing it again."
+            f"[may have happened] whether this call of {call.tool} took effect is not known. "
+            "Check before doing it again."
         )
         put_call(run, _settled(run, tick, call, inline(message), True, "may have happened"))
         return
-    parked = replace(effect, live=False, due_ms=0)
+    parked = replace(effect, live=False, aborting=False, due_ms=0)
     run.put(replace(effects, items=tuple(parked if e is effect else e for e in effects.items)))
     put_call(run, replace(call, state="unknown"))
 
 
-def _count(run: Run, tick: Tick, call: Call, done: ToolFinished) -> None:
+def _count(run: Run, call: Call, done: ToolFinished) -> None:
     """What a finished call says about the run: searches, edits, modified files."""
-    offer = run.world.find(WORLD_OWNER, Offer)
-    tools = () if offer is None else offer.tools
-    tool = next((tool for tool in tools if tool.name == call.tool), None)
+    tool = offered_tool(run, call.tool)
     flags = run.get(Flags)
     if tool is not None and tool.searches:
         flags = replace(
@@ -333,6 +337,9 @@ def _count(run: Run, tick: Tick, call: Call, done: ToolFinished) -> None:
         edits = dict(stage.edits)
         for path in done.modified:
             edits[path] = edits.get(path, 0) + 1
+        while len(edits) > run.world.policy.modified_files_max:
+            # Whatever was edited least says least about a run that goes in circles.
+            del edits[min(edits, key=edits.__getitem__)]
         run.put(replace(stage, modifying=stage.modifying + 1, edits=tuple(edits.items())))
     if flags is not run.get(Flags):
         run.put(flags)
@@ -342,11 +349,8 @@ def collect(run: Run, tick: Tick) -> None:
     """All calls of the turn are done: give the model their results in call order, and go on."""
     turn = run.get(Turn)
     run.remove(Turn)
-    results: list[Entry] = []
-    for call in turn.calls:
-        results.append(_route(run, call))
-    regions.append(run, regions.CONVERSATION, tuple(results))
-    if run.get(Flags).workspace_lost:
+    regions.answer_calls(run, tuple(_route(run, call) for call in turn.calls))
+    if any(call.note == WORKSPACE_LOST for call in turn.calls):
         fail(run, tick, f"the working directory {run.get(Launch).workdir} is gone")
         return
     _nudge_repetition(run, turn)
@@ -356,7 +360,7 @@ def collect(run: Run, tick: Tick) -> None:
 
 def _route(run: Run, call: Call) -> Entry:
     """The call's result as the conversation keeps it; routed content leaves a pointer there."""
-    spec = run.stage_spec
+    spec = view_of(run).spec
     result = call.result or inline("")
     route = spec.routing.route(call.tool)
     region = route.region
@@ -388,7 +392,8 @@ def _nudge_repetition(run: Run, turn: Turn) -> None:
     for call in turn.calls:
         body = call.arguments.digest or call.arguments.body.encode()
         mark = blake2b(call.tool.encode() + b"\x00" + body, digest_size=8).digest()
-        counts[mark] = counts.get(mark, 0) + 1
+        # Taken out first, so that what is repeated counts as newest and stays.
+        counts[mark] = counts.pop(mark, 0) + 1
         worst = max(worst, (counts[mark], call.tool))
     modified = any(call.modified for call in turn.calls)
     streak = 0 if modified else stage.readonly_streak + len(turn.calls)

@@ -20,14 +20,19 @@ from leviath.components.progress import Outcome, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.systems import regions
 from leviath.systems.moves import end, set_marker
-from leviath.systems.stages import begin_turn, enter, leave
+from leviath.systems.stages import begin_turn, enter, has_budget, iteration_cap, leave, stuck_edge
+from leviath.systems.views import view_of
+from leviath.systems.words import ascii_lower
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Edge, Gate
     from leviath.systems.run import Run, Tick
 
 _DONE = "DONE"
-_WORDS = re.compile(r"[^A-Za-z0-9_-]+")
+# Classes are spelled out: ``\w`` and ``splitlines`` follow the interpreter's Unicode tables.
+_WORDS = re.compile("[^A-Za-z0-9_-]+")
+_LINES = re.compile("[\r\n]+")
+_BLANKS = re.compile("[ \t]+")
 
 
 # --- a reply without tool calls -----------------------------------------------------------------
@@ -110,7 +115,7 @@ def resolve(run: Run, tick: Tick) -> None:
     elif outcome.kind == "errored":
         _resolve_error(run, tick, outcome)
     elif outcome.kind == "stuck":
-        edge = _first(run, Condition.stuck)
+        edge = stuck_edge(run, tick)[0]
         if edge is None:
             run.put(replace(stage, outcome=None))
             begin_turn(run, tick)
@@ -148,7 +153,7 @@ def _resolve_normal(run: Run, tick: Tick) -> None:
     if not declared:
         _finish(run, tick)
         return
-    alive = [edge for edge in declared if _has_budget(run, edge)]
+    alive = [edge for edge in declared if has_budget(run, edge)]
     if not alive:
         _dead_end(run, tick)
     elif len(alive) == 1 and not spec.allow_complete:
@@ -166,7 +171,7 @@ def _dead_end(run: Run, tick: Tick) -> None:
         return
     stage = run.get(Stage)
     message = (
-        f"stage {stage.name!r} has no edge left within its revisit budget; raise max_revisits of a "
+        f"stage {stage.name} has no edge left within its revisit budget; raise max_revisits of a "
         "target or add a dead_end edge"
     )
     end(run, tick, RunStatus.ERROR, error=message, why="dead end")
@@ -181,24 +186,16 @@ def _finish(run: Run, tick: Tick) -> None:
         if spec.require_output and count
     ]
     if owed and run.find(Output) is None:
-        message = f"stage {owed[0]!r} owes an output and none was submitted"
+        message = f"stage {owed[0]} owes an output and none was submitted"
         end(run, tick, RunStatus.ERROR, error=message, why="owed output")
         return
     end(run, tick, RunStatus.COMPLETE)
 
 
-def _has_budget(run: Run, edge: Edge) -> bool:
-    """Whether the target may be entered once more: its first entry plus ``max_revisits``."""
-    blueprint = run.blueprint
-    index = blueprint.stage_index(edge.to)
-    limit = blueprint.stages[index].max_revisits
-    return limit is None or run.get(Visits).counts[index] <= limit
-
-
 def _first(run: Run, condition: Condition) -> Edge | None:
-    """The first edge of that condition that has budget left; for stuck, whose threshold is reached."""
+    """The first edge of that condition that has budget left."""
     for edge in run.stage_spec.edges:
-        if edge.condition is condition and _has_budget(run, edge):
+        if edge.condition is condition and has_budget(run, edge):
             return edge
     return None
 
@@ -212,7 +209,9 @@ def _take_gated(run: Run, tick: Tick, edge: Edge) -> None:
     if edge.gate is None or not missing:
         _take(run, tick, edge)
         return
-    if stage.gate_reentries >= edge.gate.max_attempts:
+    # A stage that is out of turns cannot do what the gate wants, however often it is asked.
+    spent = stage.iteration >= iteration_cap(run)
+    if spent or stage.gate_reentries >= edge.gate.max_attempts:
         flags = run.get(Flags)
         run.put(replace(flags, gates_forced=flags.gates_forced + 1))
         _take(run, tick, edge)
@@ -251,10 +250,8 @@ def _modified(run: Run, gate: Gate) -> bool:
         return True
     if gate.region and not regions.is_empty(run, gate.region):
         return True
-    from leviath.systems.tools import offered_tools  # noqa: PLC0415 - tools imports this module's users
-
-    offered = offered_tools(run)
-    return not any(tool.modifies or tool.name in gate.tools for tool in offered)
+    tools = view_of(run).tools.values()
+    return not any(tool.modifies or tool.name in gate.tools for tool in tools)
 
 
 def _take(run: Run, tick: Tick, edge: Edge) -> None:
@@ -292,16 +289,16 @@ def parse_choice(reply: str, names: tuple[str, ...], allow_done: bool) -> str | 
 
     Case does not matter; ``-`` and ``_`` belong to words. None when nothing matches.
     """
-    known = {name.lower(): name for name in names}
+    known = {ascii_lower(name): name for name in names}
     if allow_done:
-        known.setdefault(_DONE.lower(), _DONE)
-    lines = [line for line in reply.splitlines() if line.strip()]
+        known.setdefault(ascii_lower(_DONE), _DONE)
+    lines = [line for line in _LINES.split(ascii_lower(reply)) if line.strip(" \t")]
     if not lines:
         return None
-    last = lines[-1] if len(lines[-1].split()) <= 3 else ""
+    last = lines[-1] if len(_BLANKS.split(lines[-1].strip(" \t"))) <= 3 else ""
     for line in (lines[0], last):
         for word in _WORDS.split(line):
-            for form in (word.lower(), word.strip("-_").lower()):
+            for form in (word, word.strip("-_")):
                 if form in known:
                     return known[form]
     return None
@@ -314,12 +311,12 @@ def _chosen(run: Run, tick: Tick) -> None:
     spec = run.stage_spec
     choice = parse_choice(turn.text.body, stage.asking, spec.allow_complete)
     run.put(replace(stage, asking=()))
-    alive = [edge for edge in spec.edges if edge.condition.choosable and _has_budget(run, edge)]
-    if choice is None:
-        choice = _DONE if spec.allow_complete else None
+    if choice is None and spec.allow_complete:
+        choice = _DONE
     if choice == _DONE and _DONE not in stage.asking:
         _finish(run, tick)
         return
+    alive = [edge for edge in spec.edges if edge.condition.choosable and has_budget(run, edge)]
     for edge in alive:
         if choice is None or edge.to == choice:
             _take_gated(run, tick, edge)

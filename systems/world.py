@@ -23,7 +23,7 @@ from leviath.components.identity import Identity
 from leviath.components.marker import Marker
 from leviath.components.parts import RUN_PARTS, WORLD_OWNER
 from leviath.components.status import Position
-from leviath.components.world_facts import Counters, Policy
+from leviath.components.world_facts import Counters, Offer, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from leviath.components.base import Component
     from leviath.components.blueprint import Blueprint
+    from leviath.systems.views import StageView
 
 C = TypeVar("C", bound="Component")
 Watcher = "Callable[[int, Component | None, Component | None], None]"
@@ -70,6 +71,8 @@ class World:
         self._queues: dict[Marker, dict[int, None]] = {marker: {} for marker in Marker}
         self.blueprints: dict[bytes, Blueprint] = {}
         """The shelf: immutable content by digest, filled by the engine before a step names it."""
+        self.views: dict[tuple[bytes, int], StageView] = {}
+        """What ``systems.views`` worked out under the present offer, by blueprint and stage."""
         self.by_run_id: dict[str, int] = {}
         self.by_key: dict[str, int] = {}
         self.touched: set[int] = set()
@@ -79,6 +82,7 @@ class World:
         self.admit(WORLD_OWNER, (Counters(), Policy()))
         self._log.clear()
         self._watch[Policy] = self._policy_changed
+        self._watch[Offer] = self._offer_changed
         self.touched.clear()
 
     # --- owners ---------------------------------------------------------------------------------
@@ -223,8 +227,7 @@ class World:
             self._queues[old.marker].pop(owner, None)
         if new is not None:
             self._queues[new.marker][owner] = None
-            if new.sequence > self._sequence:
-                self._sequence = new.sequence
+            self._sequence = max(self._sequence, new.sequence)
 
     def sort_queues(self) -> None:
         """Bring every queue into the order of its positions, as after a load or an undo."""
@@ -247,6 +250,9 @@ class World:
 
     def _policy_changed(self, owner: int, old: Component | None, new: Component | None) -> None:
         self.policy = new if isinstance(new, Policy) else Policy()
+
+    def _offer_changed(self, owner: int, old: Component | None, new: Component | None) -> None:
+        self.views.clear()
 
     # --- the step's undo log --------------------------------------------------------------------
 
@@ -321,6 +327,10 @@ class World:
         if owner == WORLD_OWNER:
             return [row[kind] for kind in sorted(row, key=lambda kind: kind.__name__)]
         return [row[kind] for kind in RUN_PARTS if kind in row]
+
+    def row(self, owner: int) -> dict[type[Component], Component]:
+        """The owner's components by kind: a copy that stays as it is."""
+        return dict(self._entities[owner])
 
     def run_id(self, owner: int) -> str:
         return self.get(owner, Identity).run_id

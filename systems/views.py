@@ -1,0 +1,76 @@
+"""What one stage of one blueprint looks like under the present offer, worked out once.
+
+Derived from immutable content by digest and from the offer, so it is kept until the offer changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.world_facts import Offer
+
+if TYPE_CHECKING:
+    from leviath.components.blueprint import Blueprint, RegionSpec, StageSpec
+    from leviath.components.world_facts import OfferedTool
+    from leviath.systems.run import Run
+
+SUBMIT_OUTPUT = "submit_output"
+
+
+class StageView:
+    """The tools and regions of one stage. Treat as frozen."""
+
+    __slots__ = ("regions", "spec", "tool_specs", "tools", "visible")
+
+    def __init__(self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None) -> None:
+        self.spec = spec
+        self.tools: dict[str, OfferedTool] = _tools(spec, offer)
+        """What the stage offers and the host has, in the stage's order."""
+        self.tool_specs: tuple[bytes, ...] = tuple(tool.spec for tool in self.tools.values())
+        self.visible: tuple[RegionSpec, ...] = blueprint.visible_regions(spec)
+        """What the stage's requests show, in their order."""
+        self.regions: dict[str, RegionSpec] = {region.name: region for region in self.visible}
+        for region in all_regions(blueprint):
+            self.regions.setdefault(region.name, region)
+
+
+def _tools(spec: StageSpec, offer: Offer | None) -> dict[str, OfferedTool]:
+    known = {} if offer is None else {tool.name: tool for tool in offer.tools}
+    names = dict.fromkeys((*spec.available_tools, *spec.required_tools))
+    if spec.require_output:
+        names[SUBMIT_OUTPUT] = None
+    return {name: known[name] for name in names if name in known}
+
+
+def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
+    """Every region that any stage of a blueprint may see, each name once, in order."""
+    specs = {spec.name: spec for spec in blueprint.regions}
+    for stage in blueprint.stages:
+        for spec in stage.regions or ():
+            specs.setdefault(spec.name, spec)
+    return tuple(specs.values())
+
+
+def view_of(run: Run) -> StageView:
+    """The view of the run's present stage."""
+    world = run.world
+    key = run.stage_key
+    view = world.views.get(key)
+    if view is None:
+        blueprint = run.blueprint
+        view = StageView(blueprint, blueprint.stages[key[1]], world.find(WORLD_OWNER, Offer))
+        world.views[key] = view
+    return view
+
+
+def offered_tool(run: Run, name: str) -> OfferedTool | None:
+    """What the host says about a tool, whether or not the present stage offers it."""
+    tool = view_of(run).tools.get(name)
+    if tool is not None:
+        return tool
+    offer = run.world.find(WORLD_OWNER, Offer)
+    for known in () if offer is None else offer.tools:
+        if known.name == name:
+            return known
+    return None
