@@ -9,12 +9,17 @@ structs of those.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import dataclass_transform
+
+from msgspec import Struct, field
 
 
+# msgspec inherits ``frozen``; the type checkers have to be told.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Component(Struct, frozen=True, array_like=True, gc=False):
     """One fact, or a few that always change together, of one owner."""
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Part(Struct, frozen=True, array_like=True, gc=False):
     """A piece of a component, with the same rules."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from leviath.components.context import Entry
 
 
+# msgspec inherits ``frozen``; the type checkers have to be told.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class _Change(Struct, frozen=True, array_like=True, tag_field="c"):
     owner: int
 

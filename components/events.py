@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
+# msgspec inherits ``frozen``; the type checkers have to be told.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Event(Struct, frozen=True, array_like=True, gc=False, tag_field="e"):
     """``number`` counts all events of a world; ``wall_ms`` is the wall time of the step."""
 

@@ -6,9 +6,9 @@ cleaned and interned at the border; secrets are references.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from leviath.components.context import AskedCall
 from leviath.components.identity import Launch
@@ -16,6 +16,8 @@ from leviath.components.text import Text
 from leviath.components.world_facts import Offer, Policy, Prices
 
 
+# msgspec inherits ``frozen``; the type checkers have to be told.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class _Input(Struct, frozen=True, array_like=True, gc=False, tag_field="i"):
     pass
 

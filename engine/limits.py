@@ -18,6 +18,12 @@ METADATA_BYTES_MAX: Final = 64 * KIB
 """Labels, not documents: all keys and values of one run's metadata together."""
 RUN_ID_BYTES_MAX: Final = 128
 """Names a folder; leaves room under the usual 255 byte limit of a file name for our suffixes."""
+KEY_BYTES_MAX: Final = 512
+"""An idempotency key is an index entry; longer ones belong through a digest."""
+MESSAGE_BYTES_MAX: Final = 1 * MIB
+"""A message enters the prompt; larger material belongs in a file."""
+REGION_INPUT_BYTES_MAX: Final = 4 * MIB
+"""What a caller may seed one region with: a prompt of a million tokens."""
 STEP_INPUTS_MAX: Final = 256
 """Inputs of one step: keeps one step well under the 20 ms a host's loop may be held."""
 TEXT_INLINE_BYTES_MAX: Final = 1024
@@ -63,6 +69,10 @@ HEARTBEAT_BUCKETS: Final = 30
 SLEEP_GAP_MS: Final = 5_000
 """A gap longer than this beyond what the loop waited for is a sleeping machine, not time used."""
 
+LOAD_SLICE_MS: Final = 5
+"""How long a load works before it lets the host's loop run."""
+SETTLE_RUNS_MAX: Final = 64
+"""Runs that one Settle input drives again: keeps its step short."""
 STORAGE_RETRY_MS: Final = 1_000
 """Between two tries of a commit that found no space (architecture 6)."""
 THREAD_LOOK_MS: Final = 10

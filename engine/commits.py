@@ -1,0 +1,205 @@
+"""From steps to the disk: what enters is durable before anything leaves.
+
+All steps that are ready go into one transaction, one fsync for many. While one is being committed the
+next steps run; their number and size are bounded. A cut is written behind a commit, in slices, and makes
+all of its rows valid at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, field
+
+from leviath.components.changes import Gone, Put, Remove, Splice
+from leviath.components.context import Context
+from leviath.components.parts import PARTS, RUN_PARTS, WORLD_OWNER
+from leviath.components.world_facts import Counters
+from leviath.engine.limits import CUT_BYTES, NOT_DURABLE_BYTES_MAX, NOT_DURABLE_STEPS_MAX
+from leviath.persistence.journal import encode_step
+from leviath.persistence.rows import Batch, LedgerRow, MirrorRow, StateRow
+from leviath.persistence.run_row import run_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leviath.components.base import Component
+    from leviath.engine.step import StepResult
+    from leviath.persistence.database import Database
+    from leviath.systems.world import World
+
+_CUT_ROWS = 2_000
+"""State rows of one transaction of a cut: a few milliseconds, so that commits come between."""
+_encode = msgspec.msgpack.encode
+
+PartRow = dict[type["Component"], "Component"]
+
+
+class Unit(Struct):
+    """Steps that become durable together, with what goes to disk beside them."""
+
+    results: list[StepResult] = field(default_factory=list)
+    epoch: int = 0
+    entries: list[tuple[bytes, bytes]] = field(default_factory=list)
+    secrets: list[tuple[str, str]] = field(default_factory=list)
+    runs: dict[int, PartRow] = field(default_factory=dict)
+    """Runs whose listing row and files are written now, with their parts at the last step."""
+    gone: list[int] = field(default_factory=list)
+    mirror_rows: list[MirrorRow] = field(default_factory=list)
+    files: object = None
+    """What the mirror writes once the unit is durable."""
+    size_bytes: int = 0
+    """Filled by the writer."""
+
+
+class Chain:
+    """The newest digest; belongs to the writer's thread."""
+
+    def __init__(self, db: Database, digest: bytes) -> None:
+        self.db = db
+        self.digest = digest
+        self.step = 0
+
+    def commit(self, unit: Unit, prepare: Callable[[Unit], None] | None) -> int:
+        """Write a unit in one transaction; returns its size in bytes.
+
+        Raises what ``Database.commit`` raises; nothing of the unit is there then, and it can be tried
+        again as it is.
+        """
+        rows = []
+        digest = self.digest
+        for result in unit.results:
+            row = encode_step(
+                digest,
+                step=result.step,
+                epoch=unit.epoch,
+                world_ms=result.now.world_ms,
+                wall_ms=result.now.wall_ms,
+                inputs=result.inputs,
+                changes=result.changes,
+                events=result.events,
+            )
+            digest = row.digest
+            rows.append(row)
+        wall_ms = unit.results[-1].now.wall_ms if unit.results else 0
+        unit.mirror_rows.clear()
+        if prepare is not None:
+            prepare(unit)
+        batch = Batch(
+            entries=unit.entries,
+            journal=rows,
+            runs=[run_row(parts, wall_ms) for parts in unit.runs.values()],
+            ledger=[
+                LedgerRow(
+                    fact.run,
+                    fact.effect,
+                    fact.attempt,
+                    fact.kind,
+                    fact.provider,
+                    fact.model,
+                    fact.prompt,
+                    fact.completion,
+                    fact.cached,
+                    fact.cache_write,
+                    fact.nano_usd,
+                    fact.certainty,
+                    result.step,
+                )
+                for result in unit.results
+                for fact in result.facts
+            ],
+            mirror=unit.mirror_rows,
+            secrets=unit.secrets,
+            gone=unit.gone,
+        )
+        self.db.commit(batch)
+        self.digest = digest
+        if rows:
+            self.step = rows[-1].step
+        unit.size_bytes = sum(
+            len(row.inputs) + len(row.changes) + len(row.events) for row in rows
+        ) + sum(len(body) for _, body in unit.entries)
+        return unit.size_bytes
+
+    def write_slice(self, cut: int, rows: list[tuple[int, str, Component | None]]) -> None:
+        """Write some rows of a cut."""
+        encoded: list[StateRow] = []
+        for owner, part, component in rows:
+            body = None if component is None else _encode(component)
+            crc = 0 if body is None else zlib.crc32(body)
+            encoded.append(StateRow(owner, part, cut, crc, body))
+        self.db.write_state(encoded)
+
+    def finish(self, cut: int) -> None:
+        """Make the cut valid."""
+        self.db.finish_cut(cut, keep_history_from=None)
+
+
+class Dirty:
+    """What changed since the last cut: the newest component of each (owner, part)."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, str], Component | None] = {}
+        self.size_bytes = 0
+
+    def note(self, world: World, result: StepResult) -> None:
+        """Take in one step's changes."""
+        parts = self.parts
+        for change in result.changes:
+            owner = change.owner
+            if isinstance(change, Put):
+                parts[owner, change.part] = world.find(owner, PARTS[change.part])
+            elif isinstance(change, Splice):
+                parts[owner, "Context"] = world.find(owner, Context)
+            elif isinstance(change, Remove):
+                parts[owner, change.part] = None
+            elif isinstance(change, Gone):
+                for kind in RUN_PARTS:
+                    parts[owner, kind.__name__] = None
+
+    def note_all(self, world: World) -> None:
+        """Everything of the world is new to the store."""
+        for owner in (WORLD_OWNER, *world.owners()):
+            for component in world.parts_of(owner):
+                self.parts[owner, type(component).__name__] = component
+
+    @property
+    def is_due(self) -> bool:
+        return self.size_bytes >= CUT_BYTES
+
+    def take(self) -> dict[tuple[int, str], Component | None]:
+        parts, self.parts = self.parts, {}
+        self.size_bytes = 0
+        return parts
+
+    def give_back(self, parts: dict[tuple[int, str], Component | None]) -> None:
+        """A cut was not finished: what it held is dirty still, where nothing newer is."""
+        parts.update(self.parts)
+        self.parts = parts
+
+
+class Backlog:
+    """Steps that are not durable yet, bounded in number and size."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.steps >= NOT_DURABLE_STEPS_MAX or self.size_bytes >= NOT_DURABLE_BYTES_MAX
+
+
+def slices(
+    parts: dict[tuple[int, str], Component | None],
+) -> list[list[tuple[int, str, Component | None]]]:
+    """A cut's rows in slices, by owner."""
+    rows = [(owner, part, component) for (owner, part), component in parts.items()]
+    rows.sort(key=lambda row: row[:2])
+    return [rows[at : at + _CUT_ROWS] for at in range(0, len(rows), _CUT_ROWS)]
+
+
+def epoch_of(world: World) -> int:
+    return world.get(WORLD_OWNER, Counters).epoch

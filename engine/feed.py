@@ -1,0 +1,121 @@
+"""Events to whoever listens: durable ones only, numbered, each subscriber at its own pace.
+
+A subscriber that lags beyond its queue loses nothing: it is told where it fell behind and reads the rest
+from the journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from leviath.engine.limits import EVENT_QUEUE_MAX
+
+if TYPE_CHECKING:
+    from leviath.components.events import WorldEvent
+    from leviath.engine.step import StepResult
+
+
+class Subscription:
+    """A bounded queue of events of one run, or of all."""
+
+    def __init__(self, run_id: str | None) -> None:
+        self.run_id = run_id
+        self.queue: deque[WorldEvent] = deque()
+        self.behind_step: int | None = None
+        """The first durable step whose events did not fit; None while the queue is complete."""
+        self._arrived = trio.Event()
+        self.closed = False
+
+    def put(self, event: WorldEvent, step: int) -> None:
+        if self.behind_step is not None:
+            return
+        if len(self.queue) >= EVENT_QUEUE_MAX:
+            self.behind_step = step
+        else:
+            self.queue.append(event)
+        self._arrived.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._arrived.set()
+
+    async def wait(self) -> None:
+        """Until there is something to read, or nothing will come. Cancelled: nothing was taken."""
+        if not self.queue and self.behind_step is None and not self.closed:
+            await self._arrived.wait()
+        self._arrived = trio.Event()
+
+
+class Feed:
+    """All subscriptions of a host, and who waits for a change of a run."""
+
+    def __init__(self) -> None:
+        self._all: list[Subscription] = []
+        self._by_run: dict[str, list[Subscription]] = {}
+        self._changed: dict[int, trio.Event] = {}
+        self.closed = False
+        self._kept: deque[WorldEvent] | None = None
+
+    def keep(self, count: int) -> None:
+        """Keep the newest events in memory: for a world without a journal."""
+        self._kept = deque(maxlen=count)
+
+    def kept(self) -> tuple[WorldEvent, ...]:
+        """The newest events of a world without a journal, oldest first."""
+        return () if self._kept is None else tuple(self._kept)
+
+    def subscribe(self, run_id: str | None) -> Subscription:
+        subscription = Subscription(run_id)
+        if self.closed:
+            subscription.close()
+        elif run_id is None:
+            self._all.append(subscription)
+        else:
+            self._by_run.setdefault(run_id, []).append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        subscription.close()
+        if subscription.run_id is None:
+            if subscription in self._all:
+                self._all.remove(subscription)
+            return
+        listeners = self._by_run.get(subscription.run_id, [])
+        if subscription in listeners:
+            listeners.remove(subscription)
+        if not listeners:
+            self._by_run.pop(subscription.run_id, None)
+
+    def publish(self, result: StepResult) -> None:
+        """Hand out a durable step's events and wake who waits for its runs."""
+        if self._kept is not None:
+            self._kept.extend(result.events)
+        for event in result.events:
+            for subscription in self._all:
+                subscription.put(event, result.step)
+            for subscription in self._by_run.get(event.run_id, ()):
+                subscription.put(event, result.step)
+        if self._changed:
+            for n in result.touched:
+                changed = self._changed.pop(n, None)
+                if changed is not None:
+                    changed.set()
+
+    async def changed(self, run: int) -> None:
+        """Until a durable step touched the run, or the host is closed."""
+        if self.closed:
+            return
+        event = self._changed.setdefault(run, trio.Event())
+        await event.wait()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.closed = True
+        for subscription in [*self._all, *(s for subs in self._by_run.values() for s in subs)]:
+            subscription.close()
+        for event in self._changed.values():
+            event.set()
+        self._changed.clear()

@@ -1,0 +1,55 @@
+"""Reading the files that seed a run's regions, confined to its workdir and cut to size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leviath.components.clean import clean_text
+from leviath.engine.limits import SEED_FILE_BYTES_MAX, SEED_FILES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def gather(
+    workdir: str, seeds: tuple[tuple[str, str, tuple[str, ...]], ...]
+) -> list[tuple[str, list[str]]]:
+    """Per region, the texts of its files, each headed by its path. Runs in a thread.
+
+    A file outside the workdir, after symlinks, is left out and said so. Raises OSError for a named file
+    that is not there and for a workdir that is gone.
+    """
+    root = Path(os.path.realpath(workdir, strict=True))
+    found: list[tuple[str, list[str]]] = []
+    for region, kind, patterns in seeds:
+        texts: list[str] = []
+        for path in _paths(root, kind, patterns):
+            if len(texts) >= SEED_FILES_MAX:
+                texts.append(f"[more than {SEED_FILES_MAX} files match; the rest was left out]")
+                break
+            texts.append(_read(root, path))
+        found.append((region, texts))
+    return found
+
+
+def _paths(root: Path, kind: str, patterns: tuple[str, ...]) -> Iterator[Path]:
+    for pattern in patterns:
+        if kind == "glob":
+            yield from sorted(path for path in root.glob(pattern) if path.is_file())
+        else:
+            yield root / pattern
+
+
+def _read(root: Path, path: Path) -> str:
+    real = Path(os.path.realpath(path, strict=True))
+    name = os.path.relpath(path, root)
+    if not real.is_relative_to(root):
+        return f"[{clean_text(name)} lies outside the working directory and was left out]"
+    with real.open("rb") as file:
+        data = file.read(SEED_FILE_BYTES_MAX + 1)
+    text = data[:SEED_FILE_BYTES_MAX].decode("utf-8", "replace")
+    if len(data) > SEED_FILE_BYTES_MAX:
+        text += f"\n[cut at {SEED_FILE_BYTES_MAX} bytes]"
+    return f"## {clean_text(name)}\n{clean_text(text)}"

@@ -1,0 +1,523 @@
+"""The loop that owns a world: it takes inputs, steps, makes steps durable, and only then lets go.
+
+arrive -> step -> commit (intent durable, not started) -> release (it may have happened) -> outcome
+posted -> commit of the step that took it (it happened, once).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from leviath.components.base import Component
+from leviath.components.blueprint import decode_blueprint
+from leviath.components.commands import Abort, CallTool, Gather, Infer
+from leviath.components.errors import DiskFull, RunNotFound, StorageError
+from leviath.components.identity import Launch
+from leviath.components.inputs import HostClosing, Slept
+from leviath.components.parts import RUN_PARTS
+from leviath.engine.clock import WorldTime
+from leviath.engine.commits import Backlog, Dirty, Unit, epoch_of, slices
+from leviath.engine.feed import Feed
+from leviath.engine.lanes import Lane, ThreadLane
+from leviath.engine.limits import (
+    CLOSE_GRACE_MS,
+    CUT_INTERVAL_MS,
+    HEARTBEAT_BUCKETS,
+    STEP_INPUTS_MAX,
+    STORAGE_RETRY_MS,
+    THREAD_LOOK_MS,
+)
+from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
+from leviath.persistence.redo import decode_part
+from leviath.persistence.run_row import run_row
+from leviath.systems.run import Ack, Now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from leviath.components.commands import Command
+    from leviath.components.inputs import Input
+    from leviath.engine.clock import Clock
+    from leviath.engine.commits import Chain
+    from leviath.engine.mirroring import Mirror
+    from leviath.engine.step import Stepper, StepResult
+    from leviath.engine.texts import Texts
+    from leviath.engine.writer import Writer
+    from leviath.persistence.reader import Reader
+    from leviath.persistence.rows import RunRow
+
+C = TypeVar("C", bound=Component)
+_log = logging.getLogger("leviath.engine")
+
+
+class Host:
+    """Drives one world from inside a trio nursery. Made by ``open_world``."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        outside: Outside,
+        texts: Texts,
+        clock: Clock,
+        *,
+        world_ms: int,
+        chain: Chain | None,
+        writer: Writer | None,
+        mirror: Mirror | None,
+    ) -> None:
+        self.stepper = stepper
+        self.world = stepper.world
+        self.outside = outside
+        outside.post = self.post
+        self.texts = texts
+        self.clock = clock
+        self.time = WorldTime(clock, world_ms)
+        self.chain = chain
+        self.writer = writer
+        self.mirror = mirror
+        self.feed = Feed()
+        self.dirty = Dirty()
+        self.backlog = Backlog()
+        self.inbox: deque[Input] = deque()
+        self.stalled: StorageError | None = None
+        """The error that keeps steps from becoming durable; None while storage works."""
+        self.durable_step = 0
+        self.commits = 0
+        self._unit = Unit()
+        self._in_flight: Unit | None = None
+        self._next_due_ms: int | None = None
+        self._retry_ms: int | None = None
+        self._last_cut_ms = world_ms
+        self._cutting = False
+        self._beat_second = world_ms // 1_000
+        self._wakeup = trio.Event()
+        self._tickets: dict[int, Callable[[Ack], None]] = {}
+        self._ticket = 0
+        self._closing = False
+        self.fatal: BaseException | None = None
+        """Why the host had to stop; None while it works."""
+        self.ended = trio.Event()
+        self._sync_jobs: dict[Hashable, ToolJob] = {}
+        self._lane: Lane | None = None
+        self._threads: ThreadLane | None = None
+        clock.subscribe(self.wake)
+
+    # --- arriving -------------------------------------------------------------------------------
+
+    def post(self, item: Input) -> None:
+        """Put an input before the world. It is taken by a later step, in order of arrival."""
+        self.inbox.append(item)
+        self._wakeup.set()
+
+    def wake(self) -> None:
+        """Look again: something may be due."""
+        self._wakeup.set()
+
+    def ask(self, make: Callable[[int], Input], answer: Callable[[Ack], None]) -> None:
+        """Post an input with a ticket; ``answer`` hears its acknowledgement once that is durable."""
+        if self._closing:
+            answer(Ack(0, code="closed", message="this world is closing; open it again"))
+            return
+        self._ticket += 1
+        self._tickets[self._ticket] = answer
+        self.post(make(self._ticket))
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Drive until closed. Raises StorageError when the store fails for good."""
+        self._lane = Lane(nursery)
+        self._threads = ThreadLane(trio.lowlevel.current_trio_token())
+        try:
+            while self.fatal is None and not (self._closing and self.is_settled):
+                if self._may_step():
+                    self._step()
+                    self._hand_over()
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._wait()
+        finally:
+            self._closing = True
+            self.ended.set()
+            self._answer_all()
+            self.feed.close()
+        if self.fatal is not None:
+            raise self.fatal
+
+    def _answer_all(self) -> None:
+        """Nobody waits for an answer that cannot come."""
+        why = "this world was closed before it could answer; open it again"
+        if self.fatal is not None:
+            why = f"this world had to stop: {self.fatal}"
+        tickets, self._tickets = self._tickets, {}
+        for answer in tickets.values():
+            answer(Ack(0, code="closed", message=why))
+
+    @property
+    def is_durable(self) -> bool:
+        """Everything that was stepped is durable."""
+        return not self._unit.results and self._in_flight is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing waits to be stepped or to become durable."""
+        return not (
+            self.inbox or self._unit.results or self._in_flight is not None or self._cutting
+        )
+
+    def _may_step(self) -> bool:
+        if self.stalled is not None or self.backlog.is_full:
+            return False
+        if self.inbox:
+            return True
+        due = self._next_due_ms
+        return due is not None and due <= self.time.now_ms() and not self._closing
+
+    async def _wait(self) -> None:
+        """Sleep until something arrives, becomes durable, or is due."""
+        self._housekeep()
+        if self.inbox and self._may_step():
+            return
+        span = self._span_ms()
+        self.time.waiting(span)
+        timeout = math.inf if span is None else self.clock.timeout_s(span)
+        with trio.move_on_after(timeout):
+            await self._wakeup.wait()
+        self._wakeup = trio.Event()
+
+    def _span_ms(self) -> int | None:
+        """How long there is nothing to do."""
+        now = self.time.now_ms()
+        times = []
+        if self._next_due_ms is not None and self.stalled is None and not self._closing:
+            times.append(self._next_due_ms)
+        if self._retry_ms is not None:
+            times.append(self._retry_ms)
+        if self.mirror is not None:
+            times.append((self._beat_second + 1) * 1_000)
+            due = self.mirror.next_due_ms()
+            if due is not None and self._in_flight is None:
+                times.append(due)
+        if self._sync_jobs:
+            times.append(now + THREAD_LOOK_MS)
+        return max(0, min(times) - now) if times else None
+
+    def _housekeep(self) -> None:
+        """What the loop looks after between steps: retries, threads, the heartbeat, due files."""
+        now = self.time.now_ms()
+        if self._retry_ms is not None and self._retry_ms <= now:
+            self._retry()
+        if self._sync_jobs and self._threads is not None and self._threads.is_behind:
+            self._threads.grow()
+        second = now // 1_000
+        if self.mirror is not None and second > self._beat_second:
+            # After a long wait one round of the buckets is enough.
+            first = max(self._beat_second + 1, second - HEARTBEAT_BUCKETS + 1)
+            for beat in range(first, second + 1):
+                self.mirror.beat(self.world, beat)
+            self._beat_second = second
+            self._live()
+        self._hand_over()
+
+    def _live(self) -> None:
+        """Renew the one row that tells readers that all hosted runs are hosted."""
+        if self.writer is not None and self.chain is not None:
+            db, wall_ms = self.chain.db, self.clock.wall_ms()
+            self.writer.submit(lambda: db.liveness(wall_ms), self._lived)
+
+    def _lived(self, value: object, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, DiskFull):
+            self._fail(error)
+
+    # --- stepping -------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        inputs: list[Input] = []
+        world_ms = self.time.now_ms()
+        slept = self.time.take_slept()
+        if slept:
+            inputs.append(Slept(slept))
+        inbox = self.inbox
+        while inbox and len(inputs) < STEP_INPUTS_MAX:
+            inputs.append(inbox.popleft())
+        result = self.stepper.step(inputs, Now(world_ms, self.clock.wall_ms()))
+        self._next_due_ms = result.next_due_ms
+        for run, what in result.failures:
+            _log.error("run %s: %s", self._name(run), what)
+        if result.is_empty:
+            return
+        self._unit.results.append(result)
+        self.backlog.steps += 1
+        if self.chain is not None:
+            self.dirty.note(self.world, result)
+        if self.mirror is not None:
+            self.mirror.note(result, world_ms)
+
+    def _name(self, run: int) -> str:
+        return self.world.run_id(run) if run in self.world else str(run)
+
+    # --- becoming durable -----------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        """Give all steps that are ready to the writer, unless it is busy with others."""
+        if self._in_flight is not None or self.stalled is not None:
+            return
+        unit = self._unit
+        now = self.time.now_ms()
+        if self.mirror is not None:
+            for n in self.mirror.take_due(now):
+                if n in self.world:
+                    unit.runs[n] = self.world.row(n)
+        if not (unit.results or unit.runs):
+            return
+        self._unit = Unit()
+        unit.epoch = epoch_of(self.world)
+        unit.entries = self.texts.take_fresh()
+        unit.secrets = self.outside.take_secrets()
+        unit.gone = [n for result in unit.results for n in result.gone]
+        self._in_flight = unit
+        if self.writer is None or self.chain is None:
+            self._committed(unit, None)
+            return
+        self._submit(unit)
+        if unit.results and not self._cutting and self._cut_is_due(now):
+            self._start_cut(unit.results[-1].step)
+
+    def _submit(self, unit: Unit) -> None:
+        assert self.writer is not None
+        assert self.chain is not None
+        chain, mirror = self.chain, self.mirror
+        prepare = None if mirror is None else mirror.prepare
+
+        def done(size: int | None, error: Exception | None) -> None:
+            self._committed(unit, error)
+
+        self.writer.submit(lambda: chain.commit(unit, prepare), done)
+
+    def _committed(self, unit: Unit, error: Exception | None) -> None:
+        """A unit is durable, or not: then it is kept and tried again, or the host ends."""
+        self._wakeup.set()
+        if isinstance(error, DiskFull):
+            if self.stalled is None:
+                _log.error("storage stalled: %s", error)
+            self.stalled = error
+            self._retry_ms = self.time.now_ms() + STORAGE_RETRY_MS
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        if self.stalled is not None:
+            _log.warning("storage works again")
+            self.stalled = None
+        self._in_flight = None
+        self.commits += 1
+        self.backlog.steps -= len(unit.results)
+        self.dirty.size_bytes += unit.size_bytes
+        self.texts.durable(unit.entries)
+        for result in unit.results:
+            self._release(result)
+        if self.mirror is not None and unit.files is not None:
+            self.mirror.write(unit.files)
+        self._hand_over()
+
+    def _retry(self) -> None:
+        self._retry_ms = None
+        if self._in_flight is not None:
+            self._submit(self._in_flight)
+
+    def _fail(self, error: BaseException) -> None:
+        self.fatal = self.fatal or error
+        self._wakeup.set()
+
+    # --- cuts -----------------------------------------------------------------------------------
+
+    def _cut_is_due(self, now_ms: int) -> bool:
+        if not self.dirty.parts:
+            return False
+        return self.dirty.is_due or now_ms - self._last_cut_ms >= CUT_INTERVAL_MS
+
+    def _start_cut(self, step: int) -> None:
+        """Write what changed up to ``step`` behind its commit. The world goes on meanwhile."""
+        assert self.writer is not None
+        assert self.chain is not None
+        chain, writer = self.chain, self.writer
+        taken = self.dirty.take()
+        rest = slices(taken)
+        ended = [n for n in self.world.owners() if self._is_over(n)] if rest else []
+        self._cutting = True
+        self._last_cut_ms = self.time.now_ms()
+
+        def next_slice(value: object, error: Exception | None) -> None:
+            if error is None and rest:
+                rows = rest.pop(0)
+                writer.submit(lambda: chain.write_slice(step, rows), next_slice)
+            elif error is None:
+                writer.submit(lambda: chain.finish(step), finished)
+            else:
+                finished(None, error)
+
+        def finished(value: object, error: Exception | None) -> None:
+            self._cutting = False
+            if error is not None:
+                self.dirty.give_back(taken)
+                if not isinstance(error, DiskFull):
+                    self._fail(error)
+            else:
+                self._evict(ended, step)
+            self._wakeup.set()
+
+        next_slice(None, None)
+
+    def _is_over(self, n: int) -> bool:
+        return self.stepper.is_over(n)
+
+    def _evict(self, ended: list[int], cut: int) -> None:
+        """Ended runs whose state the cut holds leave memory; ``world.db`` keeps them."""
+        for n in ended:
+            if n in self.world and self._is_over(n) and not self._is_dirty(n):
+                self.world.evict(n)
+
+    def _is_dirty(self, n: int) -> bool:
+        return (n, "Status") in self.dirty.parts or (n, "Cost") in self.dirty.parts
+
+    def page_in(self, n: int, reader: Reader | None) -> None:
+        """Bring an ended run back into memory, as its state was saved. Changes nothing."""
+        if n in self.world or reader is None:
+            return
+        parts = [decode_part(row.part, row.body or b"") for row in reader.owner_state(n)]
+        if parts:
+            by_kind = {type(part): part for part in parts}
+            launch = by_kind.get(Launch)
+            if isinstance(launch, Launch) and launch.blueprint not in self.world.blueprints:
+                body = self.texts.body(launch.blueprint)
+                self.world.blueprints[launch.blueprint] = decode_blueprint(body)
+            self.world.load(n, [by_kind[kind] for kind in RUN_PARTS if kind in by_kind])
+
+    def part_of(self, n: int, kind: type[C], reader: Reader | None) -> C | None:
+        """One component of a run, hosted or ended."""
+        if n in self.world or reader is None:
+            return self.world.find(n, kind)
+        for row in reader.owner_state(n):
+            if row.part == kind.__name__:
+                return decode_part(row.part, row.body or b"")  # type: ignore[return-value]
+        return None
+
+    def row_of(self, n: int, reader: Reader | None) -> RunRow:
+        """The listing row of a run, hosted or ended. Raises RunNotFound."""
+        if n in self.world:
+            return run_row(self.world.row(n), self.clock.wall_ms())
+        row = None if reader is None else reader.run_by_ordinal(n)
+        if row is None:
+            raise RunNotFound(f"no run has ordinal {n}; it may have been dropped by retention")
+        return row
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def _release(self, result: StepResult) -> None:
+        """The step is durable: its acknowledgements, events and commands may leave."""
+        self.durable_step = result.step
+        for ack in result.acks:
+            answer = self._tickets.pop(ack.ticket, None)
+            if answer is not None:
+                answer(ack)
+        self.feed.publish(result)
+        for command in result.commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        if self._closing:
+            return
+        assert self._lane is not None
+        match command:
+            case Infer():
+                self._lane.put(InferJob(self.outside, command))
+            case CallTool():
+                self._call_tool(command)
+            case Gather():
+                self._lane.put(GatherJob(self.outside, command))
+            case Abort():
+                self._abort((command.run, command.effect))
+            case _:
+                pass
+
+    def _call_tool(self, command: CallTool) -> None:
+        assert self._lane is not None
+        assert self._threads is not None
+        job = ToolJob(self.outside, command)
+        if job.refused():
+            return
+        assert job.tool is not None
+        if job.tool.is_async:
+            self._lane.put(job)
+            return
+        self._sync_jobs[job.key] = job
+
+        def work() -> Callable[[], None]:
+            land = job.perform_sync()
+
+            def landed() -> None:
+                self._sync_jobs.pop(job.key, None)
+                land()
+
+            return landed
+
+        self._threads.put(work)
+
+    def _abort(self, key: Hashable) -> None:
+        assert self._lane is not None
+        job = self._sync_jobs.pop(key, None)
+        if job is None:
+            self._lane.cancel(key)
+            return
+        job.abandoned()
+        if self._threads is not None:
+            self._threads.grow()
+
+    # --- closing --------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Let outcomes in flight land within the grace period. Cancelled: the rest is aborted."""
+        with trio.move_on_after(CLOSE_GRACE_MS / 1_000):
+            while self._lane is not None and (
+                self._lane.busy or self._lane.waiting or self._sync_jobs
+            ):
+                await self._quiet()
+
+    async def _quiet(self) -> None:
+        with trio.move_on_after(THREAD_LOOK_MS / 1_000):
+            await trio.sleep_forever()
+
+    def close(self) -> None:
+        """Take nothing new, let go of what is outside, and end when all is durable.
+
+        Effects that are still in flight stay as they are: the next host settles them.
+        """
+        if self._closing:
+            return
+        self.outside.post = _drop
+        if self._lane is not None:
+            self._lane.cancel_all()
+        if self._threads is not None:
+            self._threads.close()
+        self.post(HostClosing())
+        self._closing = True
+        if self.stalled is not None:
+            self._fail(self.stalled)
+
+    def final_cut(self) -> None:
+        """Write everything that changed since the last cut, in this thread."""
+        if self.chain is None or not self.dirty.parts:
+            return
+        step = self.durable_step
+        for rows in slices(self.dirty.take()):
+            self.chain.write_slice(step, rows)
+        self.chain.finish(step)
+
+
+def _drop(item: Input) -> None:
+    """Where outcomes of a closed host go."""

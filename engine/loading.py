@@ -1,0 +1,198 @@
+"""Loading a world: the newest cut, the redo list of later steps, then one world. No system runs.
+
+Newer rules load exactly what older ones left. Everything here is in slices, so that a host's loop is
+not held while 100,000 runs come in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from leviath.components.blueprint import decode_blueprint
+from leviath.components.effects import Effects
+from leviath.components.errors import Damaged
+from leviath.components.identity import Identity, Launch
+from leviath.components.parts import DECODERS, RUN_PARTS, WORLD_OWNER
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
+from leviath.components.world_facts import Counters
+from leviath.persistence.journal import ORIGIN, check_chain, decode_changes
+from leviath.persistence.redo import Owners, apply_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from leviath.components.base import Component
+    from leviath.persistence.database import Database
+    from leviath.systems.caches import Caches
+    from leviath.systems.world import World
+
+_SLICE_RUNS = 64
+"""Runs between two looks at the clock: about 2 ms of work."""
+
+
+class Loaded(Struct):
+    """What a load found beside the world itself."""
+
+    step: int = 0
+    world_ms: int = 0
+    wall_ms: int = 0
+    digest: bytes = ORIGIN
+    quarantined: dict[int, str] = {}
+    """Ordinals of runs that are not hosted, and why."""
+    in_flight: list[int] = []
+    """Runs to settle: those that were driven, and all that have effects outstanding."""
+    ended: set[int] = set()
+    """Ended runs that were in the journal's tail: they are evicted after the next cut."""
+
+
+def load_world(
+    world: World,
+    caches: Caches,
+    db: Database,
+    blueprint_body: Callable[[bytes], bytes],
+    *,
+    suspects: frozenset[int] = frozenset(),
+    mark: Callable[[int], None] | None = None,
+) -> Iterator[Loaded]:
+    """Fill an empty world from ``db``; yields between slices, the last value being the whole.
+
+    ``suspects`` are runs during whose decoding a host died twice: they are skipped and listed.
+    ``mark`` is called before each run is decoded, when an earlier load did not finish.
+
+    Raises Damaged when the store, owner 0 or the journal is not what was written; a single run that
+    cannot be decoded is quarantined instead.
+    """
+    loaded = Loaded()
+    row = db.world()
+    assert row is not None
+    owners: Owners = {}
+    yield from _read_state(db, owners, loaded, suspects, mark)
+    yield from _redo(db, row.cut, owners, loaded)
+    if WORLD_OWNER not in owners or Counters not in owners[WORLD_OWNER]:
+        if loaded.step:
+            raise Damaged("the store has lost the world's own state; restore the home from a copy")
+        return
+    world.load(WORLD_OWNER, owners.pop(WORLD_OWNER).values())
+    yield from _fill(world, owners, loaded, blueprint_body)
+    world.sort_queues()
+    caches.rebuild_order()
+    yield loaded
+
+
+def _read_state(
+    db: Database,
+    owners: Owners,
+    loaded: Loaded,
+    suspects: frozenset[int],
+    mark: Callable[[int], None] | None,
+) -> Iterator[Loaded]:
+    current, count = -1, 0
+    decoders = {name: decoder.decode for name, decoder in DECODERS.items()}
+    for state in db.state_rows(ended=False):
+        if state.owner != current:
+            current = state.owner
+            count += 1
+            if mark is not None and current:
+                mark(current)
+            if current in suspects:
+                loaded.quarantined[current] = "a host died twice while loading it"
+            if count % _SLICE_RUNS == 0:
+                yield loaded
+        if current in loaded.quarantined:
+            continue
+        decode = decoders.get(state.part)
+        try:
+            component: Component = decode(state.body or b"")  # type: ignore[misc]
+        except Exception as error:
+            if not current:
+                raise Damaged(f"the world's {state.part} cannot be decoded: {error}") from None
+            loaded.quarantined[current] = f"its {state.part} cannot be decoded: {error}"
+            owners.pop(current, None)
+            continue
+        owners.setdefault(current, {})[type(component)] = component
+
+
+def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Loaded]:
+    loaded.step = cut
+    if cut:
+        at_cut = next(db.journal_after(cut - 1), None)
+        if at_cut is None or at_cut.step != cut:
+            raise Damaged(f"the journal row of cut {cut} is gone; restore the home from a copy")
+        loaded.digest = at_cut.digest
+        loaded.world_ms, loaded.wall_ms = at_cut.world_ms, at_cut.wall_ms
+    expected = cut
+    for row in db.journal_after(cut):
+        expected += 1
+        if row.step != expected:
+            raise Damaged(
+                f"step {expected} of the journal is missing; restore the home from a copy"
+            )
+        loaded.digest = check_chain(loaded.digest, row)
+        loaded.step, loaded.world_ms, loaded.wall_ms = row.step, row.world_ms, row.wall_ms
+        changes = [
+            change for change in decode_changes(row) if change.owner not in loaded.quarantined
+        ]
+        _page_in(db, owners, {change.owner for change in changes}, loaded)
+        apply_changes(owners, changes)
+        if row.step % _SLICE_RUNS == 0:
+            yield loaded
+
+
+def _page_in(db: Database, owners: Owners, touched: set[int], loaded: Loaded) -> None:
+    """A run that had ended by the cut and was changed later: its saved parts come first."""
+    for owner in touched:
+        if owner in owners or owner == WORLD_OWNER or owner in loaded.quarantined:
+            continue
+        rows = db.owner_state(owner)
+        if rows:
+            owners[owner] = {}
+            for state in rows:
+                component: Component = DECODERS[state.part].decode(state.body or b"")
+                owners[owner][type(component)] = component
+
+
+def _fill(
+    world: World, owners: Owners, loaded: Loaded, blueprint_body: Callable[[bytes], bytes]
+) -> Iterator[Loaded]:
+    for count, owner in enumerate(sorted(owners)):
+        row = owners.pop(owner)
+        reason = _missing(row)
+        launch = row.get(Launch)
+        if not reason and isinstance(launch, Launch) and launch.blueprint not in world.blueprints:
+            try:
+                body = blueprint_body(launch.blueprint)
+                world.blueprints[launch.blueprint] = decode_blueprint(body)
+            except Exception as error:  # noqa: BLE001 - one run's blueprint, not the world's
+                reason = f"its blueprint cannot be read: {error}"
+        if reason:
+            loaded.quarantined[owner] = reason
+            continue
+        world.load(owner, [row[kind] for kind in RUN_PARTS if kind in row])
+        _classify(row, owner, loaded)
+        if count % _SLICE_RUNS == 0:
+            yield loaded
+
+
+def _missing(row: dict[type[Component], Component]) -> str:
+    for kind in (Identity, Launch, Status, Effects):
+        if kind not in row:
+            return f"its {kind.__name__} is missing"
+    return ""
+
+
+def _classify(row: dict[type[Component], Component], owner: int, loaded: Loaded) -> None:
+    status = row[Status]
+    effects = row[Effects]
+    assert isinstance(status, Status)
+    assert isinstance(effects, Effects)
+    if status.status.is_ended:
+        loaded.ended.add(owner)
+        if effects.items:
+            loaded.in_flight.append(owner)
+    elif status.status in (RunStatus.STARTING, RunStatus.RUNNING) or any(
+        effect.live for effect in effects.items
+    ):
+        loaded.in_flight.append(owner)

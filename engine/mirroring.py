@@ -1,0 +1,104 @@
+"""When which run's files are written: at once when it matters, at most once a second otherwise.
+
+The mirror row is committed before the file, so that a file equal to its new or old digest is known to be
+ours. Files are written by a thread of their own, from durable steps only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Protocol
+
+from leviath.engine.limits import HEARTBEAT_BUCKETS, MIRROR_INTERVAL_MS
+from leviath.systems.heartbeat import due_runs
+
+if TYPE_CHECKING:
+    from leviath.engine.commits import Unit
+    from leviath.engine.step import StepResult
+    from leviath.systems.world import World
+
+
+class FileMirror(Protocol):
+    """Makes files of runs. ``prepare`` runs in the writer's thread, ``write`` hands to the file thread."""
+
+    def prepare(self, unit: Unit) -> None:
+        """Project ``unit.runs``; fill ``unit.mirror_rows`` and ``unit.files``."""
+        ...
+
+    def write(self, files: object) -> None:
+        """Write what was prepared; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        ...
+
+
+class NoFiles:
+    """Only the listing's rows are kept up to date, no file is written."""
+
+    def prepare(self, unit: Unit) -> None:
+        pass
+
+    def write(self, files: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Mirror:
+    """The schedule of projections."""
+
+    def __init__(self, files: FileMirror) -> None:
+        self._files = files
+        self._last: dict[int, int] = {}
+        """World time of the newest projection of each run that is busy."""
+        self._due: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        self.prepare = files.prepare
+        self.write = files.write
+        self.close = files.close
+
+    def note(self, result: StepResult, now_ms: int) -> None:
+        """Take in which runs' files are out of date."""
+        for n, urgent in result.mirror.items():
+            at = now_ms if urgent else max(now_ms, self._last.get(n, 0) + MIRROR_INTERVAL_MS)
+            self._set(n, at)
+        for n in result.gone:
+            self._due.pop(n, None)
+            self._last.pop(n, None)
+
+    def _set(self, n: int, at: int) -> None:
+        known = self._due.get(n)
+        if known is None or at < known:
+            self._due[n] = at
+            heapq.heappush(self._heap, (at, n))
+
+    def beat(self, world: World, second: int) -> None:
+        """The heartbeat of one second: one bucket of runs is written again."""
+        for n in due_runs(world, second, HEARTBEAT_BUCKETS):
+            self._set(n, second * 1_000)
+
+    def next_due_ms(self) -> int | None:
+        """World time of the next projection."""
+        while self._heap:
+            at, n = self._heap[0]
+            if self._due.get(n) == at:
+                return at
+            heapq.heappop(self._heap)
+        return None
+
+    def take_due(self, now_ms: int) -> list[int]:
+        """The runs to project now."""
+        taken: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            at, n = heapq.heappop(self._heap)
+            if self._due.get(n) == at:
+                del self._due[n]
+                self._last[n] = now_ms
+                taken.append(n)
+        if len(self._last) > 4 * (len(self._due) + 1_000):
+            horizon = now_ms - MIRROR_INTERVAL_MS
+            self._last = {n: at for n, at in self._last.items() if at > horizon}
+        return taken

@@ -1,0 +1,114 @@
+"""What a host offers a world: providers, tools with their specs, prices, as recorded input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leviath.components.errors import ConfigError
+from leviath.components.text import text_digest
+from leviath.components.world_facts import Offer, OfferedModel, OfferedTool
+from leviath.engine.ports import ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from leviath.engine.ports import Provider
+    from leviath.engine.tools import Tool
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _object(required: list[str], **fields: str) -> str:
+    schema = {
+        "type": "object",
+        "properties": {
+            name: {"type": "string", "description": text} for name, text in fields.items()
+        },
+        "required": required,
+        "additionalProperties": False,
+    }
+    return _encode(schema).decode()
+
+
+IN_STEP_TOOLS = (
+    ToolSpec(
+        "submit_output",
+        "Hand in the final result of this run. A later call replaces it.",
+        _object(["content"], content="The result.", format="Its format, such as markdown."),
+    ),
+    ToolSpec(
+        "context_write",
+        "Write to a region of your context, where it stays visible.",
+        _object(
+            ["region", "content"],
+            region="Name of the region.",
+            content="What to write.",
+            mode="append (default) or replace.",
+            key="Key of the entry, for keyed regions.",
+            state="open or done, for checklist items.",
+        ),
+    ),
+)
+"""Tools that the step itself carries out."""
+
+
+class Offering:
+    """Providers and tools by name, and the digest of each tool's spec."""
+
+    def __init__(self, providers: Sequence[Provider], tools: Iterable[Tool]) -> None:
+        self.providers: dict[str, Provider] = {}
+        for provider in providers:
+            if provider.name in self.providers:
+                raise ConfigError(
+                    f"two providers are called {provider.name!r}; give one another name"
+                )
+            self.providers[provider.name] = provider
+        self.tools: dict[str, Tool] = {}
+        reserved = {spec.name for spec in IN_STEP_TOOLS}
+        for tool in tools:
+            if tool.name in reserved:
+                raise ConfigError(
+                    f"a tool may not be called {tool.name!r}: leviath has one; rename it"
+                )
+            if tool.name in self.tools:
+                raise ConfigError(f"two tools are called {tool.name!r}; rename one")
+            self.tools[tool.name] = tool
+        self.specs: dict[bytes, ToolSpec] = {}
+        """Spec by the digest that commands carry."""
+        self.bodies: list[bytes] = []
+        """Encoded specs, for the entry table."""
+        self.offer = self._offer()
+
+    def _offer(self) -> Offer:
+        offered: list[OfferedTool] = []
+        for tool in sorted(self.tools.values(), key=lambda tool: tool.name):
+            spec = ToolSpec(tool.name, tool.description, tool.schema_json)
+            offered.append(
+                OfferedTool(
+                    tool.name,
+                    tool.effect,
+                    tool.deadline_ms,
+                    self._keep(spec),
+                    tool.modifies,
+                    tool.searches,
+                )
+            )
+        for spec in IN_STEP_TOOLS:
+            offered.append(OfferedTool(spec.name, "step", 0, self._keep(spec)))
+        return Offer(tuple(sorted(self.providers)), tuple(offered), self._contexts())
+
+    def _contexts(self) -> tuple[OfferedModel, ...]:
+        found: list[OfferedModel] = []
+        for name, provider in sorted(self.providers.items()):
+            windows: dict[str, int] = getattr(provider, "context_tokens", {})
+            found.extend(OfferedModel(name, model, n) for model, n in sorted(windows.items()))
+        return tuple(found)
+
+    def _keep(self, spec: ToolSpec) -> bytes:
+        body = _encode(spec)
+        digest = text_digest(body)
+        self.specs[digest] = spec
+        self.bodies.append(body)
+        return digest

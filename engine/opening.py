@@ -1,0 +1,209 @@
+"""Opening a home: lock, store, load, and the first inputs of a new epoch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from leviath.components.errors import ConfigError
+from leviath.components.inputs import Configured, HostOpened, Input, Settle
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.world_facts import Counters, Policy, Seed
+from leviath.engine.clock import perf_ns
+from leviath.engine.commits import Chain
+from leviath.engine.limits import LOAD_SLICE_MS, SETTLE_RUNS_MAX
+from leviath.engine.loading import Loaded, load_world
+from leviath.engine.step import Stepper
+from leviath.engine.texts import Texts
+from leviath.persistence.database import Database, open_database
+from leviath.persistence.home import HomeLock, make_home, resolve_home
+from leviath.systems.caches import Caches
+from leviath.systems.schedule import RULES
+from leviath.systems.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from leviath.engine.clock import Clock
+    from leviath.engine.offering import Offering
+    from leviath.persistence.reader import Reader
+
+Durability = Literal["full", "process", "memory"]
+"""full: fsync before anything leaves. process: survives a killed process, not a power cut. memory:
+nothing is written."""
+
+
+class Opened(Struct):
+    """A home that is held and loaded, before anything drives it."""
+
+    home: Path | None
+    lock: HomeLock | None
+    database: Database | None
+    reader: Reader | None
+    world: World
+    caches: Caches
+    stepper: Stepper
+    texts: Texts
+    loaded: Loaded
+    epoch: int
+    is_new: bool
+    """The home had no world of its own."""
+    chain: Chain | None = None
+    first_inputs: list[Input] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Close the store and let the home go."""
+        if self.reader is not None:
+            self.reader.close()
+        if self.database is not None:
+            self.database.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+async def open_home(
+    path: str | os.PathLike[str] | None,
+    *,
+    durability: Durability,
+    clock: Clock,
+    seed: int | None,
+    vfs: str | None = None,
+) -> Opened:
+    """Take a home and load its world, yielding to the loop between slices.
+
+    Raises Locked, NewerFormat, Damaged, DiskFull, StorageError; nothing is held then.
+    """
+    if durability not in ("full", "process", "memory"):
+        raise ConfigError(f"durability {durability!r} is unknown; use full, process or memory")
+    if durability == "memory":
+        return _open_memory(seed)
+    home = resolve_home(path, os.environ)
+    make_home(home)
+    lock = HomeLock.acquire(home)
+    try:
+        return await _open_held(home, lock, durability, clock, seed, vfs)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _new_world() -> tuple[World, Caches, Stepper]:
+    world = World()
+    caches = Caches(world)
+    return world, caches, Stepper(world, caches)
+
+
+def _open_memory(seed: int | None) -> Opened:
+    world, caches, stepper = _new_world()
+    texts = Texts(lambda digest: None)
+    value = secrets.randbits(64) if seed is None else seed
+    world.load(WORLD_OWNER, [Seed("memory", value)])
+    return Opened(None, None, None, None, world, caches, stepper, texts, Loaded(), 1, is_new=True)
+
+
+async def _open_held(
+    home: Path,
+    lock: HomeLock,
+    durability: Literal["full", "process"],
+    clock: Clock,
+    seed: int | None,
+    vfs: str | None,
+) -> Opened:
+    database = open_database(home / "world.db", level=durability, vfs=vfs)
+    reader: Reader | None = None
+    try:
+        is_new = database.world() is None
+        if is_new:
+            value = secrets.randbits(64) if seed is None else seed
+            database.initialise(secrets.token_hex(8), value)
+        suspects, wary = _blame(database)
+        epoch = database.claim(clock.wall_ms(), str(RULES))
+        lock.write_epoch(epoch)
+        reader = open_database(home / "world.db", level=durability, vfs=vfs, read_only=True)
+        texts = Texts(reader.entry)
+        world, caches, stepper = _new_world()
+        mark = database.set_loading if wary else None
+        loaded = await sliced(
+            load_world(world, caches, database, texts.body, suspects=suspects, mark=mark)
+        )
+        row = database.world()
+        assert row is not None
+        world.load(WORLD_OWNER, [Seed(row.world_id, row.seed)])
+        database.mark_loaded()
+    except BaseException:
+        if reader is not None:
+            reader.close()
+        database.close()
+        raise
+    chain = Chain(database, loaded.digest)
+    chain.step = loaded.step
+    return Opened(
+        home,
+        lock,
+        database,
+        reader,
+        world,
+        caches,
+        stepper,
+        texts,
+        loaded,
+        epoch,
+        is_new=is_new,
+        chain=chain,
+    )
+
+
+def _blame(database: Database) -> tuple[frozenset[int], bool]:
+    """Runs during whose decoding hosts died twice, and whether the newest load did not finish."""
+    died: dict[int, int] = {}
+    openings = database.openings()
+    for opening in openings:
+        if opening.loading is not None and not opening.loaded:
+            died[opening.loading] = died.get(opening.loading, 0) + 1
+    suspects = frozenset(run for run, times in died.items() if times >= 2)
+    return suspects, bool(openings) and not openings[-1].loaded
+
+
+async def sliced(work: Iterator[Loaded]) -> Loaded:
+    """Run a generator to its end, yielding to the loop whenever a slice of time is used up."""
+    loaded = Loaded()
+    limit_ns = LOAD_SLICE_MS * 1_000_000
+    began = perf_ns()
+    for loaded in work:
+        if perf_ns() - began > limit_ns:
+            await trio.lowlevel.checkpoint()
+            began = perf_ns()
+    return loaded
+
+
+def opening_inputs(
+    opened: Opened, offering: Offering, configured: Configured, wall_ms: int, *, clean: bool
+) -> list[Input]:
+    """What the first steps of the epoch take: the host, what it offers, and the runs to settle."""
+    loaded = opened.loaded
+    away = max(0, wall_ms - loaded.wall_ms) if loaded.wall_ms else 0
+    inputs: list[Input] = [HostOpened(opened.epoch, RULES, away, clean), configured]
+    runs = loaded.in_flight
+    for at in range(0, len(runs), SETTLE_RUNS_MAX):
+        inputs.append(Settle(tuple(runs[at : at + SETTLE_RUNS_MAX])))
+    return inputs
+
+
+def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Policy:
+    """The policy that this host records: defaults, the caller's slots, the caller's changes."""
+    policy = Policy()
+    if slots is not None:
+        if isinstance(slots, bool) or not 1 <= slots <= 1_000_000:
+            raise ConfigError(f"slots {slots!r} must be between 1 and 1,000,000")
+        policy = replace(policy, slots_default=slots)
+    return policy if make is None else make(policy)
+
+
+def step_of(world: World) -> int:
+    return world.get(WORLD_OWNER, Counters).step

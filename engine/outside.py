@@ -1,0 +1,387 @@
+"""Carrying out commands: each becomes one outcome input, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from leviath.components.clean import clean_text, cut_utf8
+from leviath.components.context import AskedCall
+from leviath.components.error_kind import ErrorKind
+from leviath.components.errors import ProviderError
+from leviath.components.inputs import Gathered, InferenceFinished, ToolFinished
+from leviath.components.text import Text, inline
+from leviath.engine.gathering import gather
+from leviath.engine.limits import (
+    ERROR_TEXT_BYTES_MAX,
+    FINAL_OUTPUT_BYTES_MAX,
+    ROUTING_REPLY_BYTES_MAX,
+    TEXT_INLINE_BYTES_MAX,
+)
+from leviath.engine.ports import InferenceReply, InferenceRequest
+from leviath.engine.prompt import assemble
+from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from leviath.components.blueprint import Blueprint
+    from leviath.components.commands import CallTool, Gather, Infer
+    from leviath.components.inputs import Input
+    from leviath.engine.offering import Offering
+    from leviath.engine.ports import CallRequest
+    from leviath.engine.texts import Texts
+    from leviath.engine.tools import Tool
+
+_log = logging.getLogger("leviath.engine")
+_FIELDS_OF: Final = ("submit_output", "context_write")
+_decode = msgspec.json.decode
+
+
+class Outside:
+    """What jobs need: the offering, texts, blueprints, and where outcomes go."""
+
+    def __init__(
+        self,
+        offering: Offering,
+        texts: Texts,
+        blueprints: dict[bytes, Blueprint],
+        post: Callable[[Input], None],
+        spill_dir: Callable[[str], str],
+        on_text: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self.offering = offering
+        self.texts = texts
+        self.blueprints = blueprints
+        self.post = post
+        self.spill_dir = spill_dir
+        self.on_text = on_text
+        self._secrets: list[tuple[str, str]] = []
+
+    def keep_secret(self, ref: str, value: str) -> None:
+        """Make a secret durable with the next batch, under a name that components may carry."""
+        self._secrets.append((ref, value))
+
+    def take_secrets(self) -> list[tuple[str, str]]:
+        """The secrets that the batch being closed must make durable."""
+        taken, self._secrets = self._secrets, []
+        return taken
+
+    # --- model calls ----------------------------------------------------------------------------
+
+    def request(self, command: Infer) -> InferenceRequest:
+        """The whole request of a model call."""
+        blueprint = self.blueprints[command.blueprint]
+        model = blueprint.stages[command.stage_index].model
+        routing = command.purpose == "routing"
+        return InferenceRequest(
+            run_id=command.run_id,
+            kind=command.purpose,
+            ordinal=command.ordinal,
+            attempt=command.attempt,
+            idempotency_key=f"{command.run_id}:{command.effect}",
+            provider=command.provider,
+            model=command.model,
+            stage=command.stage,
+            messages=assemble(command, blueprint, self.texts.resolve),
+            tools=tuple(self.offering.specs[digest] for digest in command.tools),
+            max_output_tokens=256 if routing else model.max_output_tokens,
+            temperature_milli=0 if routing else model.temperature_milli,
+            parameters_json=model.parameters_json,
+            timeout_ms=command.timeout_ms,
+        )
+
+    def replied(self, command: Infer, reply: InferenceReply) -> InferenceFinished:
+        """The outcome of a call that was answered."""
+        usage = reply.usage
+        limit = ROUTING_REPLY_BYTES_MAX if command.purpose == "routing" else TEXT_INLINE_BYTES_MAX
+        return InferenceFinished(
+            command.run,
+            command.effect,
+            command.attempt,
+            command.epoch,
+            self.texts.intern(reply.text, inline_bytes_max=limit),
+            tuple(self._asked(call) for call in reply.calls),
+            clean_text(reply.stop_reason),
+            usage.prompt,
+            usage.completion,
+            usage.cached,
+            usage.cache_write,
+            reply.cost_nano_usd,
+        )
+
+    def _asked(self, call: CallRequest) -> AskedCall:
+        arguments = clean_text(call.arguments)
+        fault = ""
+        fields: tuple[tuple[str, Text], ...] = ()
+        try:
+            value: object = _decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            fault = "not JSON"
+        else:
+            if not isinstance(value, dict):
+                fault = "not a JSON object"
+            elif call.name in _FIELDS_OF:
+                fields = self._fields(call.name, value)
+        return AskedCall(
+            clean_text(call.id),
+            cut_utf8(clean_text(call.name), 256),
+            self.texts.intern(arguments),
+            fault,
+            fields,
+        )
+
+    def _fields(self, tool: str, value: dict[object, object]) -> tuple[tuple[str, Text], ...]:
+        fields: list[tuple[str, Text]] = []
+        for name, field in value.items():
+            if isinstance(name, str) and isinstance(field, str):
+                text = clean_text(field)
+                if tool == "submit_output" and name == "content":
+                    cut = cut_utf8(text, FINAL_OUTPUT_BYTES_MAX)
+                    if len(cut) < len(text):
+                        fields.append(("truncated", inline("yes")))
+                    text = cut
+                fields.append((clean_text(name), self.texts.intern(text)))
+        return tuple(fields)
+
+    def failed(self, command: Infer, kind: ErrorKind, error: BaseException, **more: object) -> None:
+        """Post the outcome of a call that was not answered."""
+        message = cut_utf8(clean_text(str(error)), ERROR_TEXT_BYTES_MAX)
+        self.post(
+            InferenceFinished(
+                command.run,
+                command.effect,
+                command.attempt,
+                command.epoch,
+                error_kind=kind.value,
+                error=message or kind.value,
+                **more,  # type: ignore[arg-type]
+            )
+        )
+
+
+class InferJob:
+    """One attempt at a model call."""
+
+    __slots__ = ("command", "key", "outside")
+
+    def __init__(self, outside: Outside, command: Infer) -> None:
+        self.outside = outside
+        self.command = command
+        self.key: Hashable = (command.run, command.effect)
+
+    async def perform(self) -> None:
+        outside, command = self.outside, self.command
+        provider = outside.offering.providers.get(command.provider)
+        if provider is None:
+            error = LookupError(f"no provider called {command.provider!r} is open here")
+            outside.failed(command, ErrorKind.PROVIDER_MISSING, error, charged=False)
+            return
+        if not os.path.isdir(command.workdir):  # noqa: PTH112 - on the path of every turn
+            gone = FileNotFoundError(f"the working directory {command.workdir} is gone")
+            outside.failed(command, ErrorKind.WORKSPACE_LOST, gone, charged=False)
+            return
+        on_text = None
+        if outside.on_text is not None:
+            hear, run_id = outside.on_text, command.run_id
+            on_text = lambda piece: hear(run_id, piece)  # noqa: E731
+        try:
+            reply = await provider.infer(outside.request(command), on_text)
+        except ProviderError as error:
+            kind = error_kind_of(error)
+            retry_after = error.retry_after_ms
+            charged = bool(error.fields.get("charged"))
+            outside.failed(command, kind, error, retry_after_ms=retry_after, charged=charged)
+        except trio.Cancelled:
+            self.abandoned()
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of an adapter must not stop the host
+            _log.exception("run %s: provider %s failed", command.run_id, command.provider)
+            wrapped = RuntimeError(
+                f"provider {command.provider} failed with {type(error).__name__}"
+            )
+            outside.failed(command, ErrorKind.OTHER, wrapped)
+        else:
+            outside.post(outside.replied(command, reply))
+
+    def abandoned(self) -> None:
+        """Broken off: it may have been charged, nobody knows how much."""
+        error = TimeoutError(
+            f"the call was given up after {self.command.timeout_ms} ms or cancelled"
+        )
+        self.outside.failed(self.command, ErrorKind.TIMEOUT, error)
+
+
+def error_kind_of(error: ProviderError) -> ErrorKind:
+    try:
+        return ErrorKind(error.kind)
+    except ValueError:
+        return ErrorKind.OTHER
+
+
+# --- tool calls ---------------------------------------------------------------------------------
+
+
+class ToolJob:
+    """One attempt at a tool call: awaited when the tool is async, in a thread when it is not."""
+
+    __slots__ = ("command", "done", "key", "outside", "prepared", "tool")
+
+    def __init__(self, outside: Outside, command: CallTool) -> None:
+        self.outside = outside
+        self.command = command
+        self.key: Hashable = (command.run, command.effect)
+        self.tool: Tool | None = outside.offering.tools.get(command.tool)
+        self.done = False
+        self.prepared: tuple[ToolCall, dict[str, object]] | None = None
+
+    def _prepare(self) -> tuple[ToolCall, dict[str, object]]:
+        command = self.command
+        call = ToolCall(
+            run_id=command.run_id,
+            call_id=command.call_id,
+            tool=command.tool,
+            attempt=command.attempt,
+            idempotency_key=f"{command.run_id}:{command.effect}",
+            deadline_ms=command.timeout_ms,
+            workdir=command.workdir,
+            spill_dir=self.outside.spill_dir(command.run_id),
+        )
+        arguments = self.outside.texts.resolve(command.arguments)
+        return call, _decode(arguments or "{}")
+
+    def refused(self) -> bool:
+        """Answer a call that cannot be made here; True when it was. Else it is ready to be made."""
+        if self.tool is None:
+            self._post(f"[error] tool {self.command.tool} is not open in this host", is_error=True)
+        elif not os.path.isdir(self.command.workdir):  # noqa: PTH112 - on the path of every call
+            text = f"[error] the working directory {self.command.workdir} is gone"
+            self._post(text, is_error=True, workspace_lost=True)
+        else:
+            self.prepared = self._prepare()
+            return False
+        return True
+
+    async def perform(self) -> None:
+        """Await an async tool."""
+        assert self.tool is not None
+        assert self.prepared is not None
+        try:
+            result = await self.tool.call(*self.prepared)
+        except MayHaveHappened:
+            self.unknown()
+        except trio.Cancelled:
+            self.abandoned()
+            raise
+        else:
+            self.finished(result)
+
+    def perform_sync(self) -> Callable[[], None]:
+        """Run a plain tool in this thread; returns what to do on the loop."""
+        assert self.tool is not None
+        assert self.prepared is not None
+        try:
+            result = self.tool.call_sync(*self.prepared)
+        except MayHaveHappened:
+            return self.unknown
+        except BaseException as error:  # noqa: BLE001 - the thread must post an outcome
+            text = f"tool {self.command.tool} failed with {type(error).__name__}"
+            failed = ToolResult(text=text, is_error=True)
+            return lambda: self.finished(failed)
+        return lambda: self.finished(result)
+
+    def finished(self, result: ToolResult) -> None:
+        self._post(result.text, is_error=result.is_error, modified=result.modified)
+
+    def unknown(self) -> None:
+        self._post("", unknown=True)
+
+    def abandoned(self) -> None:
+        """Given up: its deadline passed, or the run ended."""
+        command = self.command
+        text = (
+            f"[error] {command.tool} did not finish within {command.timeout_ms} ms and was given up"
+        )
+        if self.tool is not None and self.tool.effect != "pure":
+            text += "; it may have taken effect, so check before doing it again"
+        self._post(text, is_error=True)
+
+    def _post(self, text: str, **more: object) -> None:
+        if self.done:
+            return
+        self.done = True
+        command = self.command
+        text = cut_middle(text, command.result_bytes_max)
+        self.outside.post(
+            ToolFinished(
+                command.run,
+                command.effect,
+                command.attempt,
+                command.epoch,
+                self.outside.texts.intern(text),
+                empty=not text.strip(),
+                **more,  # type: ignore[arg-type]
+            )
+        )
+
+
+def cut_middle(text: str, bytes_max: int) -> str:
+    """Head and tail of a text that is longer than the model is to see of it."""
+    if len(text) * 4 <= bytes_max:
+        return text
+    size = len(text.encode())
+    if size <= bytes_max:
+        return text
+    half = max(0, bytes_max - 64) // 2
+    head = cut_utf8(text, half)
+    tail = text.encode()[-half:].decode("utf-8", "ignore") if half else ""
+    return f"{head}\n[... {size - 2 * half} bytes left out ...]\n{tail}"
+
+
+# --- reading for a start ------------------------------------------------------------------------
+
+
+class GatherJob:
+    """Reading what a run needs before its first stage."""
+
+    __slots__ = ("command", "key", "outside")
+
+    def __init__(self, outside: Outside, command: Gather) -> None:
+        self.outside = outside
+        self.command = command
+        self.key: Hashable = (command.run, command.effect)
+
+    async def perform(self) -> None:
+        command = self.command
+        try:
+            found = await trio.to_thread.run_sync(
+                gather, command.workdir, command.seeds, abandon_on_cancel=True
+            )
+        except trio.Cancelled:
+            self.abandoned()
+            raise
+        except OSError as error:
+            lost = not os.path.isdir(command.workdir)  # noqa: PTH112
+            reason = error.strerror or type(error).__name__
+            self._post((), f"{clean_text(str(error.filename))}: {clean_text(reason)}", lost)
+            return
+        texts = self.outside.texts
+        regions = tuple(
+            (name, tuple(texts.intern(text) for text in bodies)) for name, bodies in found
+        )
+        self._post(regions, "", False)
+
+    def abandoned(self) -> None:
+        self._post((), f"reading its seeds took longer than {self.command.timeout_ms} ms", False)
+
+    def _post(
+        self, regions: tuple[tuple[str, tuple[Text, ...]], ...], error: str, lost: bool
+    ) -> None:
+        command = self.command
+        self.outside.post(
+            Gathered(command.run, command.effect, command.attempt, regions, error, lost)
+        )

@@ -1,0 +1,206 @@
+"""The border of a spawn: everything is checked before anything exists."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from leviath.components.blueprint import Blueprint, canonical_bytes
+from leviath.components.blueprint import digest as blueprint_digest
+from leviath.components.clean import clean_text
+from leviath.components.errors import ConfigError, SpawnError
+from leviath.components.identity import Launch
+from leviath.components.inputs import Spawn
+from leviath.components.run_id import check_run_id
+from leviath.components.secret import Secret
+from leviath.engine.blueprints import check_spawnable, load_blueprint, validate_blueprint
+from leviath.engine.limits import (
+    KEY_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    REGION_INPUT_BYTES_MAX,
+    TASK_BYTES_MAX,
+)
+from leviath.persistence.run_meta_parts import OutputSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leviath.engine.offering import Offering
+    from leviath.engine.outside import Outside
+    from leviath.systems.world import World
+
+    Make = Callable[[int, Outside, World, int], Spawn]
+
+_IN_STEP: Final = ("submit_output", "context_write")
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, as it was given."""
+
+    agent: str | os.PathLike[str] | Blueprint
+    task: str
+    workdir: str | os.PathLike[str]
+    key: str
+    model: str | None
+    yolo: bool | str
+    regions: dict[str, str]
+    metadata: dict[str, str]
+    allow: tuple[str, ...]
+    output: dict[str, object] | None
+    callback_url: str | None
+    callback_secret: str | Secret | None
+    run_id: str
+
+
+def prepare_spawn(request: SpawnRequest, offering: Offering) -> Make:
+    """Check everything and read the blueprint; returns what makes the input. Runs in a thread.
+
+    Raises BlueprintError, SpawnError or ConfigError naming the thing and the remedy.
+    """
+    blueprint, agent_path = _blueprint(request.agent)
+    check_spawnable(blueprint)
+    _check_tools(blueprint, offering)
+    _check_sizes(request)
+    workdir = _workdir(request.workdir)
+    if request.run_id:
+        check_run_id(request.run_id)
+    _check_regions(request, blueprint)
+    output = _output(request.output)
+    digest = blueprint_digest(blueprint)
+    body = canonical_bytes(blueprint)
+    modifying = {name for name, tool in offering.tools.items() if tool.modifies}
+    no_output_tools = not any(
+        tool in modifying or tool == "submit_output"
+        for stage in blueprint.stages
+        for tool in (*stage.available_tools, *stage.required_tools)
+    )
+
+    def make(ticket: int, outside: Outside, world: World, wall_ms: int) -> Spawn:
+        intern = outside.texts.intern
+        world.blueprints.setdefault(digest, blueprint)
+        stored = outside.texts.keep(body)
+        assert stored == digest, "a blueprint's digest is that of its canonical bytes"
+        ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
+        launch = Launch(
+            task=intern(request.task),
+            workdir=workdir,
+            blueprint=digest,
+            started_ms=wall_ms,
+            model_override=request.model,
+            yolo=bool(request.yolo),
+            yolo_profile=request.yolo if isinstance(request.yolo, str) else None,
+            output_request=output,
+            metadata=tuple((clean_text(k), clean_text(v)) for k, v in request.metadata.items()),
+            callback_url=request.callback_url,
+            callback_secret_ref=ref,
+            region_inputs=tuple((k, intern(v)) for k, v in request.regions.items()),
+            allow=request.allow,
+            num_stages=len(blueprint.stages),
+            no_output_tools=no_output_tools,
+            read_paths_declared=len(blueprint.read_paths) or None,
+        )
+        return Spawn(ticket, blueprint.name, agent_path, launch, request.key, request.run_id)
+
+    return make
+
+
+def _keep_secret(
+    secret: str | Secret | None, outside: Outside, ticket: int, wall_ms: int
+) -> str | None:
+    if secret is None:
+        return None
+    value = secret.reveal() if isinstance(secret, Secret) else secret
+    ref = f"callback-{wall_ms}-{ticket}"
+    outside.keep_secret(ref, value)
+    return ref
+
+
+def _blueprint(agent: str | os.PathLike[str] | Blueprint) -> tuple[Blueprint, str]:
+    if isinstance(agent, Blueprint):
+        return validate_blueprint(agent), ""
+    loaded = load_blueprint(Path(agent))
+    return loaded.blueprint, str(loaded.path)
+
+
+def _check_tools(blueprint: Blueprint, offering: Offering) -> None:
+    known = {*offering.tools, *_IN_STEP}
+    missing = [
+        f"stage {stage.name}: tool {tool!r}"
+        for stage in blueprint.stages
+        for tool in (*stage.available_tools, *stage.required_tools)
+        if tool not in known
+    ]
+    if missing:
+        raise SpawnError(
+            f"{blueprint.name} needs tools that this world was not opened with: {'; '.join(missing)}. "
+            f"Pass them to open_world(tools=...); it has {', '.join(sorted(known))}",
+            missing=missing,
+        )
+
+
+def _check_sizes(request: SpawnRequest) -> None:
+    task = len(request.task.encode("utf-8", "replace"))
+    if task > TASK_BYTES_MAX:
+        raise SpawnError(
+            f"the task has {task:,} bytes, {TASK_BYTES_MAX:,} are allowed; put it in a file of the workdir"
+        )
+    for name, text in (*request.metadata.items(), *request.regions.items()):
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise SpawnError(f"metadata and regions map text to text, not {name!r} to {text!r}")
+    size = sum(
+        len(key.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
+        for key, value in request.metadata.items()
+    )
+    if size > METADATA_BYTES_MAX:
+        raise SpawnError(
+            f"the metadata has {size:,} bytes, {METADATA_BYTES_MAX:,} are allowed; keep labels only"
+        )
+    if len(request.key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
+        raise SpawnError(f"the key is longer than {KEY_BYTES_MAX} bytes; use a digest of it")
+
+
+def _workdir(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if "\x00" in text:
+        raise SpawnError(f"the workdir {text!r} contains NUL; name a folder")
+    real = os.path.realpath(text)
+    if not Path(real).is_dir():
+        raise SpawnError(f"the workdir {text!r} is no folder; make it first", workdir=text)
+    try:
+        real.encode()
+    except UnicodeEncodeError:
+        raise SpawnError(f"the workdir {text!r} is not UTF-8; use another folder") from None
+    return real
+
+
+def _check_regions(request: SpawnRequest, blueprint: Blueprint) -> None:
+    names = {region.name for region in blueprint.regions}
+    for stage in blueprint.stages:
+        names.update(region.name for region in stage.regions or ())
+    keys = {
+        region.seed.key
+        for region in blueprint.regions
+        if region.seed is not None and region.seed.kind in ("input", "caller")
+    }
+    for name, text in request.regions.items():
+        if name not in names and name not in keys:
+            known = ", ".join(sorted(names))
+            raise SpawnError(f"{blueprint.name} has no region {name!r}; it has {known}")
+        if len(text.encode("utf-8", "replace")) > REGION_INPUT_BYTES_MAX:
+            raise SpawnError(
+                f"the input of region {name!r} is over {REGION_INPUT_BYTES_MAX:,} bytes"
+            )
+
+
+def _output(given: dict[str, object] | None) -> str | None:
+    if given is None:
+        return None
+    try:
+        text = msgspec.json.encode(given).decode()
+        msgspec.json.decode(text, type=OutputSpec)
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
+        raise ConfigError(f"the output request cannot be used: {error}") from None
+    return text
