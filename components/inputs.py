@@ -32,6 +32,8 @@ class HostOpened(_Input, tag="opened"):
     """Wall time since the last step of the last host, never negative."""
     clean: bool = True
     """The last host closed in order."""
+    drive: bool = True
+    """False for a host that only carries out requests: nothing is sent, no run moves on."""
 
 
 class HostClosing(_Input, tag="closing"):

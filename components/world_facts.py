@@ -21,6 +21,8 @@ class Counters(Component):
     """Of the host that has the world; 0 before the first."""
     rules: int = 0
     """Version of the rules that this epoch applies."""
+    driven: bool = True
+    """The present host drives runs; see ``HostOpened.drive``."""
 
 
 class Seed(Component):

@@ -69,6 +69,7 @@ class Host:
         chain: Chain | None,
         writer: Writer | None,
         mirror: Mirror | None,
+        drive: bool = True,
     ) -> None:
         self.stepper = stepper
         self.world = stepper.world
@@ -80,6 +81,8 @@ class Host:
         self.chain = chain
         self.writer = writer
         self.mirror = mirror
+        self.drive = drive
+        """False: commands stay here, and the next host sends what is still open."""
         self.feed = Feed()
         self.dirty = Dirty()
         self.backlog = Backlog()
@@ -430,7 +433,7 @@ class Host:
             self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
-        if self._closing:
+        if self._closing or not self.drive:
             return
         assert self._lane is not None
         match command:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leviath.engine.clock import Clock
-    from leviath.engine.offering import Offering
     from leviath.persistence.reader import Reader
 
 Durability = Literal["full", "process", "memory"]
@@ -54,6 +53,8 @@ class Opened(Struct):
     epoch: int
     is_new: bool
     """The home had no world of its own."""
+    clean: bool = True
+    """The last host closed in order."""
     chain: Chain | None = None
     first_inputs: list[Input] = field(default_factory=list)
 
@@ -123,6 +124,8 @@ async def _open_held(
             value = secrets.randbits(64) if seed is None else seed
             database.initialise(secrets.token_hex(8), value)
         suspects, wary = _blame(database)
+        openings = database.openings()
+        clean = not openings or openings[-1].clean
         epoch = database.claim(clock.wall_ms(), str(RULES))
         lock.write_epoch(epoch)
         reader = open_database(home / "world.db", level=durability, vfs=vfs, read_only=True)
@@ -155,6 +158,7 @@ async def _open_held(
         loaded,
         epoch,
         is_new=is_new,
+        clean=clean,
         chain=chain,
     )
 
@@ -183,12 +187,15 @@ async def sliced(work: Iterator[Loaded]) -> Loaded:
 
 
 def opening_inputs(
-    opened: Opened, offering: Offering, configured: Configured, wall_ms: int, *, clean: bool
+    opened: Opened, configured: Configured, wall_ms: int, *, drive: bool
 ) -> list[Input]:
     """What the first steps of the epoch take: the host, what it offers, and the runs to settle."""
     loaded = opened.loaded
     away = max(0, wall_ms - loaded.wall_ms) if loaded.wall_ms else 0
-    inputs: list[Input] = [HostOpened(opened.epoch, RULES, away, clean), configured]
+    inputs: list[Input] = [HostOpened(opened.epoch, RULES, away, opened.clean, drive)]
+    if not drive:
+        return inputs
+    inputs.append(configured)
     runs = loaded.in_flight
     for at in range(0, len(runs), SETTLE_RUNS_MAX):
         inputs.append(Settle(tuple(runs[at : at + SETTLE_RUNS_MAX])))

@@ -199,9 +199,7 @@ class OpenWorld:
         world = self._host.world
         return [RunHandle(self, n, world.run_id(n)) for n in sorted(world.owners())]
 
-    def listing(
-        self, *, limit: int = 50, after: tuple[int, int] | None = None
-    ) -> list[RunRow]:
+    def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
         """A page of the index of all runs of this home, ended ones too, newest first.
 
         ``after`` is (updated_ms, ordinal) of the last row of the page before. Empty in memory.
@@ -374,6 +372,7 @@ async def open_world(
     policy: Callable[[Policy], Policy] | None = None,
     builtins: bool = True,
     on_text: Callable[[str, str], None] | None = None,
+    drive: bool = True,
     clock: Clock | None = None,
     seed: int | None = None,
     vfs: str | None = None,
@@ -383,6 +382,7 @@ async def open_world(
     ``home`` is the folder of the world: a path, else ``$LEVIATH_HOME/.leviath``, else ``~/.leviath``.
     ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per million tokens by
     ``provider/model``. ``on_text(run_id, piece)`` hears text as it streams; it is not durable.
+    With ``drive=False`` nothing is sent and no run moves on: only requests are carried out.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within a grace period, makes all
@@ -396,7 +396,7 @@ async def open_world(
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
     try:
         async with trio.open_nursery() as nursery:
-            host = _host(opened, offering, real, configured, on_text)
+            host = _host(opened, offering, real, configured, on_text, drive=drive)
             nursery.start_soon(host.run, nursery)
             try:
                 yield OpenWorld(opened, host, offering)
@@ -414,6 +414,8 @@ def _host(
     clock: Clock,
     configured: Configured,
     on_text: Callable[[str, str], None] | None,
+    *,
+    drive: bool,
 ) -> Host:
     home = opened.home
 
@@ -442,11 +444,12 @@ def _host(
         chain=opened.chain,
         writer=writer,
         mirror=mirror,
+        drive=drive,
     )
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)
     host.durable_step = opened.world.get(WORLD_OWNER, Counters).step
-    for item in opening_inputs(opened, offering, configured, clock.wall_ms(), clean=True):
+    for item in opening_inputs(opened, configured, clock.wall_ms(), drive=drive):
         host.post(item)
     return host
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def take_opened(world: World, opened: HostOpened) -> None:
     """A new epoch: outcomes of older ones are no longer applied."""
     counters = world.get(WORLD_OWNER, Counters)
-    world.put(WORLD_OWNER, replace(counters, epoch=opened.epoch, rules=opened.rules))
+    world.put(WORLD_OWNER, replace(
+            counters, epoch=opened.epoch, rules=opened.rules, driven=opened.drive
+        ))
 
 
 def take_configured(world: World, tick: Tick, caches: Caches, configured: Configured) -> None:

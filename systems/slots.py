@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 def grant(world: World, tick: Tick, caches: Caches) -> bool:
     """Give free slots to the runs that wait for them. True when anything moved."""
+    if not world.get(WORLD_OWNER, Counters).driven:
+        return False
     moved = False
     while caches.dirty:
         key = next(iter(caches.dirty))
@@ -64,10 +66,10 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
         state = _breaker_state(world, tick, key[0])
         if state == "open":
             return _pass_over(world, tick, caches, key) or moved
-        n = caches.fairest(key)
-        if n is None:
+        fairest = caches.fairest(key)
+        if fairest is None:
             break
-        tick.guard(n, "issue", issue_probe if state == "probe" else issue)
+        tick.guard(fairest, "issue", issue_probe if state == "probe" else issue)
         moved = True
     return moved
 

@@ -157,6 +157,8 @@ def go_on(run: Run, tick: Tick) -> None:
 
 def _release(run: Run, tick: Tick, turn: Turn) -> None:
     """Give every open call that has none an effect, and send it."""
+    if not run.world.get(WORLD_OWNER, Counters).driven:
+        return
     effects = run.get(Effects)
     calls: list[Call] = []
     added: list[Effect] = []
@@ -229,8 +231,16 @@ def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
 
 
 def send_again(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
-    """Issue the next attempt at a call, under the same idempotency key."""
+    """Issue the next attempt at a call, under the same idempotency key.
+
+    A host that does not drive leaves it to the next one: the call rests, open, without being sent.
+    """
     effects = run.get(Effects)
+    if not run.world.get(WORLD_OWNER, Counters).driven:
+        resting = replace(effect, live=False, due_ms=0)
+        items = tuple(resting if e.number == effect.number else e for e in effects.items)
+        run.put(replace(effects, items=items))
+        return
     fresh = replace(
         effect,
         attempt=effect.attempt + 1,
