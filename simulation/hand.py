@@ -5,7 +5,9 @@ Nothing waits and nothing is written. Every step is chained into a digest, as a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from leviath.components.blueprint import digest as blueprint_digest
 from leviath.components.commands import CallTool, Command, Infer
@@ -16,6 +18,7 @@ from leviath.components.inputs import (
     HostOpened,
     InferenceFinished,
     Input,
+    Settle,
     Spawn,
     ToolFinished,
 )
@@ -24,21 +27,30 @@ from leviath.components.status import Status
 from leviath.components.text import inline
 from leviath.components.world_facts import Counters, Offer, OfferedTool, Policy, Prices, Seed
 from leviath.engine.step import Stepper, StepResult
-from leviath.persistence.journal import ORIGIN, encode_step
+from leviath.persistence.journal import ORIGIN, decode_changes, encode_step
+from leviath.persistence.redo import Owners, apply_changes
+from leviath.simulation.rebuild import rebuild
 from leviath.systems.caches import Caches
+from leviath.systems.invariants import broken
 from leviath.systems.run import Now
 from leviath.systems.schedule import RULES
 from leviath.systems.world import World
 
 if TYPE_CHECKING:
+    from leviath.components.base import Component
     from leviath.components.blueprint import Blueprint
     from leviath.persistence.rows import JournalRow
 
+K = TypeVar("K")
 START_MS = 1_790_000_000_000
 
 
 class Hand:
-    """A world without a host. ``commands`` holds what was asked for and is not answered yet."""
+    """A world without a host. ``commands`` holds what was asked for and is not answered yet.
+
+    With ``check`` every step is held to the invariants, to a world rebuilt from its components and to
+    its own redo list; AssertionError names the first difference.
+    """
 
     def __init__(
         self,
@@ -48,10 +60,12 @@ class Hand:
         policy: Policy | None = None,
         prices: Prices | None = None,
         seed: int = 1,
+        check: bool = True,
     ) -> None:
         self.world = World()
         self.caches = Caches(self.world)
         self.stepper = Stepper(self.world, self.caches)
+        self.check = check
         self.world_ms = 0
         self.wall_ms = START_MS
         self.digest = ORIGIN
@@ -59,6 +73,9 @@ class Hand:
         self.results: list[StepResult] = []
         self.commands: list[Command] = []
         self.world.put(WORLD_OWNER, Seed("hand", seed))
+        self.world.take_changes()
+        self.redone: Owners = {WORLD_OWNER: _row(self.world, WORLD_OWNER)}
+        """What a loader would have: the start, and every redo list since."""
         self.offer = Offer(providers, tools)
         self.post(HostOpened(1, RULES), Configured(policy, self.offer, prices))
 
@@ -78,9 +95,54 @@ class Hand:
             )
             self.digest = row.digest
             self.rows.append(row)
+            if self.check:
+                apply_changes(self.redone, decode_changes(row))
         self.results.append(result)
         self.commands.extend(result.commands)
+        if self.check:
+            self._check(result)
         return result
+
+    def _check(self, result: StepResult) -> None:
+        world = self.world
+        faults = broken(world, sorted(result.touched))
+        assert not faults, faults
+        owners = {WORLD_OWNER, *world.owners()}
+        assert owners == set(self.redone), "the redo list names other owners than the world"
+        for owner in sorted(result.touched & owners):
+            live = _row(world, owner)
+            assert live == self.redone[owner], _difference(owner, live, self.redone[owner])
+        live, rebuilt = self.caches.snapshot(), rebuild(world)[1].snapshot()
+        for name, value in live.items():
+            assert value == rebuilt[name], f"cache {name}: {value}, rebuilt {rebuilt[name]}"
+
+    def restart(self, *, offer: Offer | None = None, away_ms: int = 0) -> StepResult:
+        """A new host takes the world from its components: what was in flight is lost and settled."""
+        self.world, self.caches = rebuild(self.world)
+        self.stepper = Stepper(self.world, self.caches)
+        self.wall_ms += away_ms
+        self.commands.clear()
+        self.offer = offer or self.offer
+        epoch = self.world.get(WORLD_OWNER, Counters).epoch + 1
+        return self.post(
+            HostOpened(epoch, RULES, away_ms, clean=False),
+            Configured(None, self.offer),
+            Settle(tuple(sorted(self.world.owners()))),
+        )
+
+    def configure(
+        self,
+        *,
+        providers: tuple[str, ...] | None = None,
+        tools: tuple[OfferedTool, ...] | None = None,
+        policy: Policy | None = None,
+    ) -> StepResult:
+        """Change what the host offers, or how it decides."""
+        if providers is not None:
+            self.offer = replace(self.offer, providers=providers)
+        if tools is not None:
+            self.offer = replace(self.offer, tools=tools)
+        return self.post(Configured(policy, self.offer))
 
     def sleep(self, span_ms: int) -> StepResult:
         """Let time pass, then take what is due."""
@@ -88,23 +150,23 @@ class Hand:
         self.wall_ms += span_ms
         return self.post()
 
-    def spawn(self, blueprint: Blueprint, task: str = "do it", **more: object) -> int:
+    def spawn(self, blueprint: Blueprint, task: str = "do it", **more: Any) -> int:
         """Start a run; returns its ordinal."""
         digest = blueprint_digest(blueprint)
         self.world.blueprints[digest] = blueprint
-        options = {key: more.pop(key) for key in ("key", "run_id") if key in more}
+        options = {key: more.pop(key) for key in ("key", "run_id", "parent") if key in more}
         launch = Launch(
             task=inline(task),
             workdir="/w",
             blueprint=digest,
             started_ms=self.wall_ms,
             num_stages=len(blueprint.stages),
-            **more,  # type: ignore[arg-type]
+            **more,
         )
-        spawn = Spawn(1, blueprint.name, "/agents/" + blueprint.name, launch, **options)  # type: ignore[arg-type]
+        spawn = Spawn(1, blueprint.name, "/agents/" + blueprint.name, launch, **options)
         return self.post(spawn).acks[0].run
 
-    def take(self, kind: type[Command]) -> list[Command]:
+    def take(self, kind: type[K]) -> list[K]:
         """Take the commands of one kind off the list, oldest first."""
         taken = [command for command in self.commands if isinstance(command, kind)]
         self.commands = [command for command in self.commands if not isinstance(command, kind)]
@@ -115,58 +177,58 @@ class Hand:
         text: str = "",
         *calls: tuple[str, str, str],
         infer: Infer | None = None,
-        **more: object,
+        **more: Any,
     ) -> StepResult:
         """Answer the oldest model call (or ``infer``). ``calls`` are (call id, tool, JSON arguments)."""
-        command = infer or self._next(Infer)
-        assert isinstance(command, Infer)
         asked = tuple(AskedCall(call_id, tool, inline(args)) for call_id, tool, args in calls)
-        values: dict[str, object] = {"prompt": 10, "completion": 2, "cost_nano_usd": 1_000}
+        values: dict[str, Any] = {"prompt": 10, "completion": 2, "cost_nano_usd": 1_000}
         values.update(more)
-        return self.post(
-            InferenceFinished(
-                command.run,
-                command.effect,
-                command.attempt,
-                command.epoch,
-                inline(text),
-                asked,
-                **values,  # type: ignore[arg-type]
-            )
+        return self.post(self.inferred(infer, text=inline(text), calls=asked, **values))
+
+    def inferred(self, command: Infer | None = None, **values: Any) -> InferenceFinished:
+        """The outcome of a model call, to be posted: of the oldest, unless another is given."""
+        command = command or self._next(Infer)
+        return InferenceFinished(
+            command.run, command.effect, command.attempt, command.epoch, **values
         )
 
-    def fail(self, kind: str, message: str = "no", **more: object) -> StepResult:
-        """Fail the oldest model call."""
-        return self.reply(
-            error_kind=kind,
-            error=message,
-            charged=False,
-            prompt=0,
-            completion=0,
-            cost_nano_usd=None,
-            **more,
-        )
+    def fail(
+        self, kind: str, message: str = "no", *, infer: Infer | None = None, **more: Any
+    ) -> StepResult:
+        """Fail the oldest model call (or ``infer``)."""
+        values: dict[str, Any] = {"error_kind": kind, "error": message, "charged": False}
+        return self.post(self.inferred(infer, **(values | more)))
 
-    def tool(self, text: str = "ok", *, call: CallTool | None = None, **more: object) -> StepResult:
+    def tool(self, text: str = "ok", *, call: CallTool | None = None, **more: Any) -> StepResult:
         """Answer the oldest tool call (or ``call``)."""
-        command = call or self._next(CallTool)
-        assert isinstance(command, CallTool)
-        return self.post(
-            ToolFinished(
-                command.run,
-                command.effect,
-                command.attempt,
-                command.epoch,
-                inline(text),
-                **more,  # type: ignore[arg-type]
-            )
-        )
+        return self.post(self.finished(call, result=inline(text), **more))
 
-    def _next(self, kind: type[Command]) -> Command:
+    def finished(self, command: CallTool | None = None, **values: Any) -> ToolFinished:
+        """The outcome of a tool call, to be posted: of the oldest, unless another is given."""
+        command = command or self._next(CallTool)
+        return ToolFinished(command.run, command.effect, command.attempt, command.epoch, **values)
+
+    def _next(self, kind: type[K]) -> K:
         for index, command in enumerate(self.commands):
             if isinstance(command, kind):
-                return self.commands.pop(index)
+                del self.commands[index]
+                return command
         raise AssertionError(f"no {kind.__name__} is wanted")
 
     def status(self, run: int) -> Status:
         return self.world.get(run, Status)
+
+
+def _row(world: World, owner: int) -> dict[type[Component], Component]:
+    return {type(component): component for component in world.parts_of(owner)}
+
+
+def _difference(
+    owner: int,
+    live: dict[type[Component], Component],
+    redone: dict[type[Component], Component],
+) -> str:
+    for kind in sorted({*live, *redone}, key=lambda kind: kind.__name__):
+        if live.get(kind) != redone.get(kind):
+            return f"run {owner}: live {live.get(kind)}, from its redo lists {redone.get(kind)}"
+    return f"run {owner}: equal"

@@ -83,7 +83,8 @@ class Caches:
             self._refresh_want(owner)
 
     def _resolution(self, owner: int, old: Resolution | None, new: Resolution | None) -> None:
-        if owner in self._wants:
+        # While a run is loaded, its resolution comes after its position.
+        if old is None or owner in self._wants:
             self._refresh_want(owner)
 
     # --- slots ----------------------------------------------------------------------------------

@@ -117,17 +117,21 @@ Guard: TypeAlias = "Callable[[int, str, System], bool]"
 class Run:
     """One run of a world. Cheap: make it where it is needed, keep none."""
 
-    __slots__ = ("n", "world")
+    __slots__ = ("_row", "n", "world")
 
     def __init__(self, world: World, n: int) -> None:
         self.world = world
         self.n = n
+        self._row = world.live_row(n)
 
     def get(self, kind: type[C]) -> C:
-        return self.world.get(self.n, kind)
+        try:
+            return self._row[kind]  # type: ignore[no-any-return]
+        except KeyError:
+            return self.world.get(self.n, kind)
 
     def find(self, kind: type[C]) -> C | None:
-        return self.world.find(self.n, kind)
+        return self._row.get(kind)
 
     def put(self, component: Component) -> None:
         self.world.put(self.n, component)
@@ -137,11 +141,11 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return self.get(Identity).run_id
+        return self._row[Identity].run_id  # type: ignore[no-any-return]
 
     @property
     def status(self) -> RunStatus:
-        return self.get(Status).status
+        return self._row[Status].status  # type: ignore[no-any-return]
 
     @property
     def marker(self) -> Marker | None:

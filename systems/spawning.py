@@ -28,7 +28,7 @@ from leviath.components.progress import (
 from leviath.components.run_id import mint_run_id
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
-from leviath.components.text import Text
+from leviath.components.text import Text, inline
 from leviath.components.world_facts import Counters, Offer
 from leviath.systems import regions, stages
 from leviath.systems.draw import draw
@@ -226,7 +226,7 @@ def _seed_entries(
     if seed.kind == "task_input":
         return (regions.entry_of(launch.task, "user"),)
     if seed.kind == "literal":
-        return (regions.entry_of(regions.inline(seed.text)),)
+        return (regions.entry_of(inline(seed.text)),)
     if seed.kind in ("input", "caller"):
         text = given.get(seed.key or spec.name)
         return () if text is None else (regions.entry_of(text),)

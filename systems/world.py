@@ -59,7 +59,10 @@ class World:
         self._ecs: Any = ecs
         self._add = ecs.add_component
         self._entities: dict[int, dict[type, Any]] = {}
-        """esper's own row of each resident owner; read directly, written through esper only."""
+        """esper's own row of each resident owner. Read directly; parts come and go through esper, and
+        a part that is there already is replaced in place: which entities have which parts does not
+        change then, and nobody here asks esper's cached queries, which are what a write through it
+        would clear (0.5 us of the 1.2 us of a write, 22 times a turn)."""
         self._entity: dict[int, int] = {}
         self._thread = threading.get_ident()
         self._log: list[tuple[int, type[Component], Component | None]] = []
@@ -158,12 +161,15 @@ class World:
     def put(self, owner: int, component: Component) -> None:
         """Set or replace a component."""
         kind = type(component)
-        old = self._entities[owner].get(kind)
-        if old is component:
+        row = self._entities[owner]
+        old = row.get(kind)
+        if old is None:
+            self._add(self._entity[owner], component)
+        elif old is component:
             return
+        else:
+            row[kind] = component
         self._log.append((owner, kind, old))
-        self.touched.add(owner)
-        self._add(self._entity[owner], component)
         watcher = self._watch.get(kind)
         if watcher is not None:
             watcher(owner, old, component)
@@ -174,7 +180,6 @@ class World:
         if old is None:
             return
         self._log.append((owner, kind, old))
-        self.touched.add(owner)
         self._drop(owner, kind)
 
     def _drop(self, owner: int, kind: type[Component]) -> None:
@@ -186,18 +191,20 @@ class World:
 
     def splice(self, owner: int, region: int, drop: int, append: tuple[Entry, ...]) -> None:
         """Drop entries at a region's head and append others at its tail, recorded as just that."""
-        context = self.get(owner, Context)
+        row = self._entities[owner]
+        context: Context = row[Context]
         old = context.regions[region]
-        dropped = sum(entry.tokens for entry in old.entries[:drop])
-        added = sum(entry.tokens for entry in append)
-        new = Region(
-            old.name, old.max_tokens, old.tokens - dropped + added, old.entries[drop:] + append
-        )
-        regions = context.regions[:region] + (new,) + context.regions[region + 1 :]
+        entries, tokens = old.entries, old.tokens
+        if drop:
+            tokens -= sum([entry.tokens for entry in entries[:drop]])
+            entries = entries[drop:]
+        for entry in append:
+            tokens += entry.tokens
+        regions = list(context.regions)
+        regions[region] = Region(old.name, old.max_tokens, tokens, entries + append)
         self._splices.append((len(self._log), region, drop, append))
         self._log.append((owner, Context, context))
-        self.touched.add(owner)
-        self._add(self._entity[owner], Context(regions))
+        row[Context] = Context(tuple(regions))
 
     def watch(self, kind: type[C], watcher: Callable[[int, C | None, C | None], None]) -> None:
         """Call ``watcher(owner, old, new)`` after each change of that part, also while undoing."""
@@ -272,7 +279,10 @@ class World:
                     self._forget(owner)
             else:
                 now = self._entities[owner].get(kind)
-                self._add(self._entity[owner], old)
+                if now is None:
+                    self._add(self._entity[owner], old)
+                else:
+                    self._entities[owner][kind] = old
                 watcher = self._watch.get(kind)
                 if watcher is not None:
                     watcher(owner, now, old)
@@ -287,7 +297,9 @@ class World:
         spliced = {index: (region, drop, app) for index, region, drop, app in self._splices}
         first: dict[tuple[int, type[Component]], Component | None] = {}
         whole: set[int] = set()
+        touched = self.touched
         for index, (owner, kind, old) in enumerate(self._log):
+            touched.add(owner)
             if kind is Context and (index not in spliced or old is None):
                 whole.add(owner)
             first.setdefault((owner, kind), old)
@@ -320,6 +332,10 @@ class World:
         return not self._log and not self._gone
 
     # --- whole owners ---------------------------------------------------------------------------
+
+    def live_row(self, owner: int) -> dict[type[Any], Any]:
+        """The owner's components by kind, as they are now; for reading only."""
+        return self._entities[owner]
 
     def parts_of(self, owner: int) -> list[Component]:
         """All components of an owner in the registry's order; of the world, in its own."""

@@ -1,0 +1,45 @@
+"""Small agents and tools for tests that drive a world by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leviath.components.world_facts import OfferedTool
+from leviath.engine.blueprints import parse_blueprint
+
+if TYPE_CHECKING:
+    from leviath.components.blueprint import Blueprint
+
+LOOK = OfferedTool("look", "pure", 60_000, b"look")
+FIND = OfferedTool("find", "pure", 60_000, b"find", searches=True)
+EDIT = OfferedTool("edit", "idempotent", 60_000, b"edit", modifies=True)
+SEND = OfferedTool("send", "once", 60_000, b"send")
+SUBMIT = OfferedTool("submit_output", "step", 0, b"submit")
+WRITE = OfferedTool("context_write", "step", 0, b"write")
+TOOLS = (LOOK, FIND, EDIT, SEND, SUBMIT, WRITE)
+ALL = '["look", "find", "edit", "send", "submit_output", "context_write"]'
+
+MODEL = 'models = [{ provider = "scripted", model = "m" }]'
+TWO_MODELS = (
+    'models = [{ provider = "scripted", model = "m" }, { provider = "spare", model = "s" }]'
+)
+
+
+def agent(body: str, *, head: str = "", models: str = MODEL) -> Blueprint:
+    """A blueprint of ``[stages.*]`` tables; every stage gets the same models."""
+    text = f'[agent]\nname = "small"\n{head}\n{body}'
+    names = [
+        line[len("[stages.") : -1]
+        for line in text.splitlines()
+        if line.startswith("[stages.") and "." not in line[len("[stages.") : -1]
+    ]
+    for name in names:
+        if f"[stages.{name}.model]" not in text:
+            text += f"\n[stages.{name}.model]\n{models}\n"
+    return parse_blueprint(text, where="small")
+
+
+ONE = agent(f"[stages.main]\navailable_tools = {ALL}\n")
+"""One stage with every tool."""
+TALK = agent("[stages.main]\n")
+"""One stage without tools: any reply ends it."""
