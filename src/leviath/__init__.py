@@ -1,1 +1,149 @@
-"""leviath: an embeddable engine for fleets of LLM-agent runs."""
+"""leviath: an embeddable engine for fleets of LLM-agent runs.
+
+Names resolve when they are first used, so that ``import leviath`` costs next to nothing. ``aio``,
+``blocking``, ``blueprint``, ``events`` and ``testing`` are modules: ``from leviath import aio``.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leviath.components import blueprint as blueprint
+    from leviath.components import events as events
+    from leviath.components.blueprint import Blueprint as Blueprint
+    from leviath.components.errors import BlueprintError as BlueprintError
+    from leviath.components.errors import ConfigError as ConfigError
+    from leviath.components.errors import Damaged as Damaged
+    from leviath.components.errors import DiskFull as DiskFull
+    from leviath.components.errors import DocumentError as DocumentError
+    from leviath.components.errors import LevError as LevError
+    from leviath.components.errors import Locked as Locked
+    from leviath.components.errors import NewerFormat as NewerFormat
+    from leviath.components.errors import ProviderError as ProviderError
+    from leviath.components.errors import ReplayDivergence as ReplayDivergence
+    from leviath.components.errors import RunConflict as RunConflict
+    from leviath.components.errors import RunNotFound as RunNotFound
+    from leviath.components.errors import SpawnError as SpawnError
+    from leviath.components.errors import StorageError as StorageError
+    from leviath.components.errors import ToolError as ToolError
+    from leviath.components.errors import WorldError as WorldError
+    from leviath.components.run_status import RunStatus as RunStatus
+    from leviath.components.secret import Secret as Secret
+    from leviath.components.world_facts import Policy as Policy
+    from leviath.engine import aio as aio
+    from leviath.engine import blocking as blocking
+    from leviath.engine.blueprints import load_blueprint as load_blueprint
+    from leviath.engine.blueprints import validate_blueprint as validate_blueprint
+    from leviath.engine.clock import ManualClock as ManualClock
+    from leviath.engine.pricing import PriceTable as PriceTable
+    from leviath.engine.tools import MayHaveHappened as MayHaveHappened
+    from leviath.engine.tools import Tool as Tool
+    from leviath.engine.tools import ToolCall as ToolCall
+    from leviath.engine.tools import ToolResult as ToolResult
+    from leviath.engine.tools import tool as tool
+    from leviath.engine.world import OpenWorld as OpenWorld
+    from leviath.engine.world import RunHandle as RunHandle
+    from leviath.engine.world import open_world as open_world
+    from leviath.persistence.rows import LedgerRow as LedgerRow
+    from leviath.persistence.rows import RunRow as RunRow
+    from leviath.persistence.run_meta import RunMeta as RunMeta
+    from leviath.providers.scripted import Scripted as Scripted
+    from leviath.providers.scripted import tool_call as tool_call
+    from leviath.simulation import testing as testing
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Blueprint",
+    "BlueprintError",
+    "ConfigError",
+    "Damaged",
+    "DiskFull",
+    "DocumentError",
+    "LedgerRow",
+    "LevError",
+    "Locked",
+    "ManualClock",
+    "MayHaveHappened",
+    "NewerFormat",
+    "OpenWorld",
+    "Policy",
+    "PriceTable",
+    "ProviderError",
+    "ReplayDivergence",
+    "RunConflict",
+    "RunHandle",
+    "RunMeta",
+    "RunNotFound",
+    "RunRow",
+    "RunStatus",
+    "Scripted",
+    "Secret",
+    "SpawnError",
+    "StorageError",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+    "WorldError",
+    "__version__",
+    "aio",
+    "blocking",
+    "blueprint",
+    "events",
+    "load_blueprint",
+    "open_world",
+    "testing",
+    "tool",
+    "tool_call",
+    "validate_blueprint",
+]
+
+_MODULES = {
+    "aio": "engine.aio",
+    "blocking": "engine.blocking",
+    "blueprint": "components.blueprint",
+    "events": "components.events",
+    "testing": "simulation.testing",
+}
+"""Public names that are modules, and where they are."""
+
+_HOMES = {
+    "components.blueprint": "Blueprint",
+    "components.errors": (
+        "BlueprintError ConfigError Damaged DiskFull DocumentError LevError Locked NewerFormat"
+        " ProviderError ReplayDivergence RunConflict RunNotFound SpawnError StorageError"
+        " ToolError WorldError"
+    ),
+    "components.run_status": "RunStatus",
+    "components.secret": "Secret",
+    "components.world_facts": "Policy",
+    "engine.blueprints": "load_blueprint validate_blueprint",
+    "engine.clock": "ManualClock",
+    "engine.pricing": "PriceTable",
+    "engine.tools": "MayHaveHappened Tool ToolCall ToolResult tool",
+    "engine.world": "OpenWorld RunHandle open_world",
+    "persistence.rows": "LedgerRow RunRow",
+    "persistence.run_meta": "RunMeta",
+    "providers.scripted": "Scripted tool_call",
+}
+"""Modules, and the public names that they hold."""
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        from importlib import import_module
+
+        value: object = import_module(f"{__name__}.{_MODULES[name]}")
+    else:
+        home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,419 @@
+"""Worlds in an asyncio program: ``leviath.aio``.
+
+A world is driven by trio. Here trio runs as a guest of the asyncio loop: in the same thread, a
+little at a time, so neither blocks the other and nothing needs a lock. Methods are those of
+``OpenWorld`` and ``RunHandle``, awaited from asyncio. A cancelled await cancels the call where it
+stood and then raises ``asyncio.CancelledError``; a timeout is a ``TimeoutError``; all other errors
+pass unchanged.
+
+Async tools made of functions run on the asyncio loop. A provider runs under trio, unless it is
+wrapped in ``OnAsyncio``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+import outcome
+import trio
+
+from leviath.components.errors import StorageError
+from leviath.engine import world as trio_world
+from leviath.engine.tools import FunctionTool, Tool, as_tool
+from leviath.engine.world import OpenWorld, RunHandle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leviath.components.events import WorldEvent
+    from leviath.components.status import Status
+    from leviath.engine.ports import InferenceReply, InferenceRequest, Provider
+    from leviath.persistence.rows import LedgerRow, RunRow
+
+__all__ = ["OnAsyncio", "Run", "World", "open_world"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CLOSED: Final = "this world was closed before the call ended; open it again"
+
+
+class _Guest:
+    """The trio run of one asyncio loop. All worlds of the loop share it; the last one ends it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.users = 0
+        self.nursery: trio.Nursery | None = None
+        """Where calls run; None before the guest has started."""
+        self._ready = loop.create_future()
+        self._ended = loop.create_future()
+        self._stop: trio.Event | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
+
+    def start(self) -> None:
+        trio.lowlevel.start_guest_run(
+            self._main,
+            run_sync_soon_threadsafe=self.loop.call_soon_threadsafe,
+            run_sync_soon_not_threadsafe=self.loop.call_soon,
+            done_callback=self._done,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+
+    async def _main(self) -> None:
+        self._stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            self._ready.set_result(None)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+
+    def _done(self, result: outcome.Outcome[None]) -> None:
+        """Trio has ended: in order, or by a defect, which then is everybody's error."""
+        _guests.pop(self.loop, None)
+        error = result.error if isinstance(result, outcome.Error) else None
+        if error is None:
+            self._ended.set_result(None)
+            return
+        for future in (self._ready, self._ended, *self._calls):
+            if not future.done():
+                future.set_exception(error)
+
+    async def ready(self) -> None:
+        await _unbroken(self._ready)
+
+    async def ended(self) -> None:
+        await asyncio.wait([self._ended])
+
+    async def stop(self) -> None:
+        """End the guest; the loop must not stop before it has."""
+        await self.ready()
+        assert self._stop is not None
+        self._stop.set()
+        await _unbroken(self._ended)
+
+    async def call(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Await a trio function from asyncio."""
+        if self.nursery is None or self._ended.done():
+            raise StorageError(_CLOSED)
+        future: asyncio.Future[R] = self.loop.create_future()
+        scope = trio.CancelScope()
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        self.nursery.start_soon(_settle, future, scope, function)
+        return await _unbroken(future, scope.cancel)
+
+
+async def _settle(
+    future: asyncio.Future[R], scope: trio.CancelScope, function: Callable[[], Awaitable[R]]
+) -> None:
+    """Carry out a call in a task of the guest and give its outcome to the future."""
+    try:
+        with scope:
+            value = await function()
+    except trio.TooSlowError:
+        future.set_exception(TimeoutError("the time given for this call is over"))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+        future.set_exception(error)
+    except trio.Cancelled:
+        future.set_exception(StorageError(_CLOSED))
+        raise
+    else:
+        if scope.cancelled_caught:
+            future.set_exception(StorageError(_CLOSED))
+        else:
+            future.set_result(value)
+
+
+async def _unbroken(future: asyncio.Future[R], cancel: Callable[[], None] | None = None) -> R:
+    """Wait for the future whatever happens to this task; a cancellation is raised after it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if cancel is not None:
+                cancel()
+    if cancelled is not None:
+        future.exception()  # looked at, so that asyncio does not report it as lost
+        raise cancelled
+    return future.result()
+
+
+_guests: Final[dict[asyncio.AbstractEventLoop, _Guest]] = {}
+"""The guest of each loop that has one: trio allows one a thread."""
+
+
+@asynccontextmanager
+async def _guest() -> AsyncIterator[_Guest]:
+    loop = asyncio.get_running_loop()
+    while (guest := _guests.get(loop)) is not None and not guest.users:
+        await guest.ended()
+    if guest is None:
+        guest = _Guest(loop)
+        guest.start()
+        _guests[loop] = guest
+    guest.users += 1
+    try:
+        await guest.ready()
+        yield guest
+    finally:
+        guest.users -= 1
+        if not guest.users:
+            await guest.stop()
+
+
+class _Hosted:
+    """An open world in a task of the guest, closed when the asyncio block is left."""
+
+    def __init__(self, guest: _Guest, manager: AbstractAsyncContextManager[OpenWorld]) -> None:
+        self._guest = guest
+        self._manager = manager
+        self._closing = trio.Event()
+        self._opened: asyncio.Future[OpenWorld] = guest.loop.create_future()
+        self._body: asyncio.Task[Any] | None = asyncio.current_task()
+        self._task: asyncio.Task[None] | None = None
+        self._interrupted = False
+
+    async def open(self) -> OpenWorld:
+        self._task = self._guest.loop.create_task(self._guest.call(self._serve))
+        either: list[asyncio.Future[Any]] = [self._task, self._opened]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._opened.done():
+            await self._task
+        return self._opened.result()
+
+    async def _serve(self) -> None:
+        """Keep the world open until told otherwise. When its host fails, the block is cancelled."""
+        try:
+            async with self._manager as world:
+                self._opened.set_result(world)
+                await self._closing.wait()
+        except Exception:
+            if self._opened.done() and not self._closing.is_set() and self._body is not None:
+                self._interrupted = self._body.cancel()
+            raise
+
+    async def close(self) -> None:
+        """Close the world. Raises why its host failed, if it did."""
+        if self._task is None:
+            return
+        self._closing.set()
+        if not self._opened.done():
+            self._task.cancel()
+        try:
+            await _unbroken(self._task)
+        finally:
+            if self._interrupted and self._body is not None:
+                self._body.uncancel()
+
+
+def _lifted(
+    method: Callable[Concatenate[RunHandle, P], Awaitable[R]],
+) -> Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]:
+    """A method of RunHandle, to be awaited from asyncio."""
+
+    @functools.wraps(method)
+    async def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await run.guest.call(lambda: method(run.handle, *args, **kwargs))
+
+    return call
+
+
+def _spawning(
+    method: Callable[Concatenate[OpenWorld, P], Awaitable[RunHandle]],
+) -> Callable[Concatenate[World, P], Coroutine[Any, Any, Run]]:
+    @functools.wraps(method)
+    async def call(world: World, /, *args: P.args, **kwargs: P.kwargs) -> Run:
+        handle = await world.guest.call(lambda: method(world.world, *args, **kwargs))
+        return Run(world.guest, handle)
+
+    return call
+
+
+def _opening(
+    function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
+) -> Callable[P, AbstractAsyncContextManager[World]]:
+    @asynccontextmanager
+    async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[World]:
+        async with _guest() as guest:
+            tools = cast("list[Tool]", kwargs.get("tools", ()))
+            kwargs["tools"] = [_on_asyncio(guest.loop, as_tool(tool)) for tool in tools]
+            hosted = _Hosted(guest, function(*args, **kwargs))
+            try:
+                yield World(guest, await hosted.open())
+            finally:
+                await hosted.close()
+
+    return functools.wraps(function)(manager)
+
+
+class Run:
+    """One run of an open world, from asyncio: see ``leviath.RunHandle``."""
+
+    def __init__(self, guest: _Guest, handle: RunHandle) -> None:
+        self.guest = guest
+        self.handle = handle
+        self.ordinal = handle.ordinal
+        self.run_id = handle.run_id
+
+    def __repr__(self) -> str:
+        return repr(self.handle)
+
+    wait = _lifted(RunHandle.wait)
+    pause = _lifted(RunHandle.pause)
+    resume = _lifted(RunHandle.resume)
+    cancel = _lifted(RunHandle.cancel)
+    message = _lifted(RunHandle.message)
+    decide = _lifted(RunHandle.decide)
+    forget = _lifted(RunHandle.forget)
+
+    def events(self, *, after: int = 0) -> AsyncIterator[WorldEvent]:
+        """The run's durable events numbered above ``after``, then new ones, until it has ended."""
+        return _pumped(self.guest, self.handle.events(after=after))
+
+    def row(self) -> RunRow:
+        """The run's listing row as of now."""
+        return self.handle.row()
+
+    @property
+    def status(self) -> Status:
+        """The run's status. Raises RunNotFound when it ended and left memory: see ``row``."""
+        return self.handle.status
+
+    def result(self) -> str | None:
+        """The final output as text; None when the run has submitted none."""
+        return self.handle.result()
+
+    def ledger(self) -> list[LedgerRow]:
+        """One row for each attempt at a provider call."""
+        return self.handle.ledger()
+
+
+class World:
+    """An open world, from asyncio: see ``leviath.OpenWorld``."""
+
+    def __init__(self, guest: _Guest, world: OpenWorld) -> None:
+        self.guest = guest
+        self.world = world
+
+    spawn = _spawning(OpenWorld.spawn)
+
+    @property
+    def home(self) -> Path | None:
+        """The folder that holds ``world.db``; None for a world in memory."""
+        return self.world.home
+
+    @property
+    def storage_stalled(self) -> str | None:
+        """Why nothing becomes durable at present, such as a full disk; None while all is well."""
+        return self.world.storage_stalled
+
+    def run(self, run_id: str) -> Run:
+        """The handle of a run, hosted or ended. Raises RunNotFound."""
+        return Run(self.guest, self.world.run(run_id))
+
+    def runs(self) -> list[Run]:
+        """Handles of all hosted runs, oldest first."""
+        return [Run(self.guest, handle) for handle in self.world.runs()]
+
+    def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
+        """A page of the index of all runs of this home, newest first."""
+        return self.world.listing(limit=limit, after=after)
+
+    def events(self) -> AsyncIterator[WorldEvent]:
+        """Durable events of all runs from now on, numbered without a gap."""
+        return _pumped(self.guest, self.world.events())
+
+
+open_world = _opening(trio_world.open_world)
+
+
+async def _pumped(guest: _Guest, source: AsyncIterator[R]) -> AsyncIterator[R]:
+    """A trio iterator, read from asyncio."""
+
+    async def following() -> R | None:
+        return await anext(source, None)
+
+    try:
+        while (item := await guest.call(following)) is not None:
+            yield item
+    finally:
+        if guest.nursery is not None and guest.users:
+            await guest.call(cast("Any", source).aclose)
+
+
+# --- what runs on asyncio -----------------------------------------------------------------------
+
+
+async def _await_on(
+    loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, R]]
+) -> R:
+    """Await an asyncio coroutine from trio. Cancelled: so is the coroutine, to its end."""
+    task = loop.create_task(make())
+    done = trio.Event()
+    task.add_done_callback(lambda _: done.set())
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        task.cancel()
+        with trio.CancelScope(shield=True):
+            await done.wait()
+        if not task.cancelled():
+            task.exception()
+        raise
+    if task.cancelled():
+        raise RuntimeError("the asyncio task was cancelled by somebody else")
+    return task.result()
+
+
+def _on_asyncio(loop: asyncio.AbstractEventLoop, tool: Tool) -> Tool:
+    """The same tool, its function awaited by the asyncio loop where it is an async one."""
+    if not (tool.is_async and isinstance(tool, FunctionTool)):
+        return tool
+    function = cast("Callable[..., Coroutine[Any, Any, object]]", tool.__wrapped__)
+
+    @functools.wraps(function)
+    async def call(*args: object, **kwargs: object) -> object:
+        return await _await_on(loop, lambda: function(*args, **kwargs))
+
+    return Tool(
+        call,
+        name=tool.name,
+        description=tool.description,
+        effect=tool.effect,
+        deadline_ms=tool.deadline_ms,
+        modifies=tool.modifies,
+        searches=tool.searches,
+    )
+
+
+class OnAsyncio:
+    """A provider whose ``infer`` needs asyncio, made fit for a world of the running loop."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._provider, name)
+
+    @property
+    def name(self) -> str:
+        """The name that blueprints use."""
+        return self._provider.name
+
+    async def infer(
+        self, request: InferenceRequest, on_text: Callable[[str], None] | None
+    ) -> InferenceReply:
+        """One model call, awaited by asyncio. Raises what the provider raises."""
+
+        async def ask() -> InferenceReply:
+            return await self._provider.infer(request, on_text)
+
+        return await _await_on(self._loop, ask)

@@ -1,0 +1,326 @@
+"""Worlds for plain, blocking code: ``leviath.blocking``.
+
+The world is driven in a thread of its own. Methods are those of ``OpenWorld`` and ``RunHandle``,
+without ``await``; they may be called from any thread. Ctrl-C in a call cancels the call. A timeout
+is a ``TimeoutError``; all other errors pass unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+import trio
+
+from leviath.components.errors import StorageError
+from leviath.engine import world as trio_world
+from leviath.engine.world import OpenWorld, RunHandle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from leviath.components.events import WorldEvent
+    from leviath.components.status import Status
+    from leviath.persistence.rows import LedgerRow, RunRow
+
+__all__ = ["Run", "World", "open_world"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CLOSED: Final = "this world was closed before the call ended; open it again"
+
+
+class _Thread:
+    """The thread that drives one world."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[OpenWorld]) -> None:
+        self._manager = manager
+        self._opened: Future[OpenWorld] = Future()
+        self._ended: Future[None] = Future()
+        self._closing: trio.Event | None = None
+        self._is_over = False
+        """The block was left, perhaps before the world was open."""
+        self._nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        # A program that ends without closing must not hang; a killed host loses nothing.
+        self._thread = threading.Thread(target=self._run, name="leviath-world", daemon=True)
+
+    def open(self) -> OpenWorld:
+        self._thread.start()
+        return self._opened.result()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            trio.run(self._serve)
+        except BaseException as raised:  # noqa: BLE001 - it is raised where the block is left
+            error = raised
+        if not self._opened.done():
+            self._opened.set_exception(error or StorageError(_CLOSED))
+            error = None
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._closing = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        if self._is_over:
+            self._closing.set()
+        async with self._manager as world:
+            try:
+                # Cancelled with the block: no call outlives the world.
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+                        self._nursery = nursery
+                        self._opened.set_result(world)
+                        await self._closing.wait()
+                        scope.cancel()
+            finally:
+                self._nursery = None
+
+    def close(self) -> None:
+        """Close the world and wait for that. Raises why its host failed, if it did."""
+        self._is_over = True
+        interrupted: KeyboardInterrupt | None = None
+        while not self._ended.done():
+            try:
+                self._soon(self._close_soon)
+                self._ended.exception()
+            except KeyboardInterrupt as error:
+                interrupted = error
+        self._thread.join()
+        if interrupted is not None:
+            raise interrupted
+        self._ended.result()
+
+    def _close_soon(self) -> None:
+        if self._closing is not None:
+            self._closing.set()
+
+    def _soon(self, function: Callable[[], object]) -> bool:
+        """Run a function in the world's thread; False when there is no world any more."""
+        try:
+            if self._token is None:
+                return False
+            self._token.run_sync_soon(function)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def call(self, function: Callable[[], Awaitable[R]], timeout_s: float | None = None) -> R:
+        """Await a trio function in the world's thread.
+
+        Raises TimeoutError after ``timeout_s``; the call was cancelled then.
+        """
+        future: Future[R] = Future()
+        scope = trio.CancelScope()
+
+        async def task() -> None:
+            await _settle(future, scope, function)
+
+        def start() -> None:
+            if self._nursery is None:
+                future.set_exception(StorageError(_CLOSED))
+            else:
+                self._nursery.start_soon(task)
+
+        self._begin(start)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            if not future.done():
+                self._soon(scope.cancel)
+                future.exception()  # a cancelled call comes to its end first
+            raise
+
+    def look(self, function: Callable[[], R]) -> R:
+        """Call a plain function in the world's thread."""
+        future: Future[R] = Future()
+
+        def run() -> None:
+            if self._nursery is None:
+                future.set_exception(StorageError(_CLOSED))
+                return
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+                future.set_exception(error)
+
+        self._begin(run)
+        return future.result()
+
+    def _begin(self, function: Callable[[], object]) -> None:
+        if self._ended.done() or not self._soon(function):
+            raise StorageError(_CLOSED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can still be made."""
+        return self._nursery is not None
+
+
+async def _settle(
+    future: Future[R], scope: trio.CancelScope, function: Callable[[], Awaitable[R]]
+) -> None:
+    """Carry out a call in the world's thread and give its outcome to the future."""
+    try:
+        with scope:
+            value = await function()
+    except trio.TooSlowError:
+        future.set_exception(TimeoutError("the time given for this call is over"))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+        future.set_exception(error)
+    except trio.Cancelled:
+        future.set_exception(StorageError(_CLOSED))
+        raise
+    else:
+        if scope.cancelled_caught:
+            future.set_exception(StorageError(_CLOSED))
+        else:
+            future.set_result(value)
+
+
+def _plain(
+    method: Callable[Concatenate[RunHandle, P], Awaitable[R]],
+) -> Callable[Concatenate[Run, P], R]:
+    """A method of RunHandle, to be called from any thread."""
+
+    @functools.wraps(method)
+    def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run.thread.call(lambda: method(run.handle, *args, **kwargs))
+
+    return call
+
+
+def _spawning(
+    method: Callable[Concatenate[OpenWorld, P], Awaitable[RunHandle]],
+) -> Callable[Concatenate[World, P], Run]:
+    @functools.wraps(method)
+    def call(world: World, /, *args: P.args, **kwargs: P.kwargs) -> Run:
+        handle = world.thread.call(lambda: method(world.world, *args, **kwargs))
+        return Run(world.thread, handle)
+
+    return call
+
+
+def _opening(
+    function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
+) -> Callable[P, AbstractContextManager[World]]:
+    @contextmanager
+    def manager(*args: P.args, **kwargs: P.kwargs) -> Iterator[World]:
+        thread = _Thread(function(*args, **kwargs))
+        try:
+            yield World(thread, thread.open())
+        finally:
+            thread.close()
+
+    return functools.wraps(function)(manager)
+
+
+class Run:
+    """One run of an open world, from any thread: see ``leviath.RunHandle``."""
+
+    def __init__(self, thread: _Thread, handle: RunHandle) -> None:
+        self.thread = thread
+        self.handle = handle
+        self.ordinal = handle.ordinal
+        self.run_id = handle.run_id
+
+    def __repr__(self) -> str:
+        return repr(self.handle)
+
+    wait = _plain(RunHandle.wait)
+    pause = _plain(RunHandle.pause)
+    resume = _plain(RunHandle.resume)
+    cancel = _plain(RunHandle.cancel)
+    message = _plain(RunHandle.message)
+    decide = _plain(RunHandle.decide)
+    forget = _plain(RunHandle.forget)
+
+    def events(self, *, after: int = 0, timeout_s: float | None = None) -> Iterator[WorldEvent]:
+        """The run's durable events numbered above ``after``, then new ones, until it has ended.
+
+        Raises TimeoutError when none comes for ``timeout_s``; go on with ``after``.
+        """
+        return _pumped(self.thread, self.handle.events(after=after), timeout_s)
+
+    def row(self) -> RunRow:
+        """The run's listing row as of now."""
+        return self.thread.look(self.handle.row)
+
+    @property
+    def status(self) -> Status:
+        """The run's status. Raises RunNotFound when it ended and left memory: see ``row``."""
+        return self.thread.look(lambda: self.handle.status)
+
+    def result(self) -> str | None:
+        """The final output as text; None when the run has submitted none."""
+        return self.thread.look(self.handle.result)
+
+    def ledger(self) -> list[LedgerRow]:
+        """One row for each attempt at a provider call."""
+        return self.thread.look(self.handle.ledger)
+
+
+class World:
+    """An open world, from any thread: see ``leviath.OpenWorld``."""
+
+    def __init__(self, thread: _Thread, world: OpenWorld) -> None:
+        self.thread = thread
+        self.world = world
+
+    spawn = _spawning(OpenWorld.spawn)
+
+    @property
+    def home(self) -> Path | None:
+        """The folder that holds ``world.db``; None for a world in memory."""
+        return self.world.home
+
+    @property
+    def storage_stalled(self) -> str | None:
+        """Why nothing becomes durable at present, such as a full disk; None while all is well."""
+        return self.thread.look(lambda: self.world.storage_stalled)
+
+    def run(self, run_id: str) -> Run:
+        """The handle of a run, hosted or ended. Raises RunNotFound."""
+        return Run(self.thread, self.thread.look(lambda: self.world.run(run_id)))
+
+    def runs(self) -> list[Run]:
+        """Handles of all hosted runs, oldest first."""
+        return [Run(self.thread, handle) for handle in self.thread.look(self.world.runs)]
+
+    def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
+        """A page of the index of all runs of this home, newest first."""
+        return self.thread.look(lambda: self.world.listing(limit=limit, after=after))
+
+    def events(self, *, timeout_s: float | None = None) -> Iterator[WorldEvent]:
+        """Durable events of all runs from now on, numbered without a gap.
+
+        Raises TimeoutError when none comes for ``timeout_s``.
+        """
+        return _pumped(self.thread, self.world.events(), timeout_s)
+
+
+open_world = _opening(trio_world.open_world)
+
+
+def _pumped(thread: _Thread, source: AsyncIterator[R], timeout_s: float | None) -> Iterator[R]:
+    """A trio iterator, read from another thread."""
+
+    async def following() -> R | None:
+        return await anext(source, None)
+
+    try:
+        while (item := thread.call(following, timeout_s)) is not None:
+            yield item
+    finally:
+        if thread.is_open:
+            thread.call(cast("Any", source).aclose)

@@ -1,0 +1,9 @@
+"""What tests of a host need, as ``leviath.testing``: a world and a clock moved by hand.
+
+``leviath.Scripted`` plays the model. ``open_world(..., durability="memory")`` needs no disk.
+"""
+
+from leviath.engine.clock import ManualClock
+from leviath.simulation.hand import Hand
+
+__all__ = ["Hand", "ManualClock"]
