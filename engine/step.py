@@ -94,8 +94,8 @@ class Stepper:
     def _take(self, tick: Tick, item: Input) -> None:
         """Apply one input. What cannot be applied leaves nothing behind, and its caller hears so."""
         n = intake.owner_of(item)
-        if not n and not isinstance(item, Spawn | Import):
-            # About the world itself: a failure is one of the whole.
+        if n not in self.world or not (n or isinstance(item, Spawn | Import)):
+            # Answered without a run, or about the world itself: a failure is one of the whole.
             intake.take(self.world, tick, self.caches, item)
             return
 

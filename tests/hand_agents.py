@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from leviath.components.commands import Infer
+from leviath.components.context import Context
+from leviath.components.progress import Stage
 from leviath.components.world_facts import OfferedTool
 from leviath.engine.blueprints import parse_blueprint
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint
+    from leviath.simulation.hand import Hand
 
+T = TypeVar("T")
 LOOK = OfferedTool("look", "pure", 60_000, b"look")
 FIND = OfferedTool("find", "pure", 60_000, b"find", searches=True)
 EDIT = OfferedTool("edit", "idempotent", 60_000, b"edit", modifies=True)
@@ -43,3 +48,32 @@ ONE = agent(f"[stages.main]\navailable_tools = {ALL}\n")
 """One stage with every tool."""
 TALK = agent("[stages.main]\n")
 """One stage without tools: any reply ends it."""
+
+
+def word(hand: Hand, run: int) -> str:
+    """The run's status in its wire word, and what it waits for."""
+    status = hand.status(run)
+    waits = status.waiting
+    return status.status.wire() + (f" {waits.blocker or waits.reason}" if waits else "")
+
+
+def stage(hand: Hand, run: int) -> str:
+    """Name of the stage that the run is in."""
+    return hand.world.get(run, Stage).name
+
+
+def texts(hand: Hand, run: int, region: str = "conversation") -> list[str]:
+    """Texts of a region's entries."""
+    found = hand.world.get(run, Context).region(region)
+    return [] if found is None else [entry.text.body for entry in found.entries]
+
+
+def asked(hand: Hand) -> Infer:
+    """The one model call that is wanted; it stays wanted."""
+    (infer,) = [command for command in hand.commands if isinstance(command, Infer)]
+    return infer
+
+
+def wanted(hand: Hand, kind: type[T]) -> list[T]:
+    """Commands of one kind that nobody has answered."""
+    return [command for command in hand.commands if isinstance(command, kind)]
