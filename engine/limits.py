@@ -42,6 +42,8 @@ EVENT_QUEUE_MAX: Final = 16_384
 CLOSE_GRACE_MS: Final = 5_000
 """How long a closing host waits for outcomes in flight before it aborts them."""
 
+AGENTS_KEPT_MAX: Final = 256
+"""Checked blueprints kept, so that a fleet of one agent reads and checks it once."""
 SEED_FILES_MAX: Final = 200
 """Files that one region's seed may read."""
 SEED_FILE_BYTES_MAX: Final = 256 * KIB

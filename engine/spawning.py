@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from leviath.components.blueprint import Blueprint, canonical_bytes
-from leviath.components.blueprint import digest as blueprint_digest
 from leviath.components.clean import clean_text
 from leviath.components.errors import ConfigError, SpawnError
 from leviath.components.identity import Launch
 from leviath.components.inputs import Spawn
 from leviath.components.run_id import check_run_id
 from leviath.components.secret import Secret
-from leviath.engine.blueprints import check_spawnable, load_blueprint, validate_blueprint
+from leviath.components.text import text_digest
+from leviath.engine.blueprints import (
+    MANIFEST_NAME,
+    check_spawnable,
+    load_blueprint,
+    validate_blueprint,
+)
 from leviath.engine.limits import (
+    AGENTS_KEPT_MAX,
     KEY_BYTES_MAX,
     METADATA_BYTES_MAX,
     REGION_INPUT_BYTES_MAX,
@@ -55,34 +62,97 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
-def prepare_spawn(request: SpawnRequest, offering: Offering) -> Make:
-    """Check everything and read the blueprint; returns what makes the input. Runs in a thread.
+class Checked(msgspec.Struct, frozen=True):
+    """A blueprint that this world can run, with its byte form."""
 
-    Raises BlueprintError, SpawnError or ConfigError naming the thing and the remedy.
+    blueprint: Blueprint
+    agent_path: str
+    digest: bytes
+    body: bytes
+    no_output_tools: bool
+
+
+class Agents:
+    """Blueprints that were read and checked: once each, until the file changes.
+
+    Used by several threads: whoever comes second does the same work again, and no harm is done.
     """
-    blueprint, agent_path = _blueprint(request.agent)
-    check_spawnable(blueprint)
-    _check_tools(blueprint, offering)
+
+    def __init__(self, offering: Offering) -> None:
+        self._offering = offering
+        self._built: OrderedDict[int, tuple[Blueprint, Checked]] = OrderedDict()
+        self._read: OrderedDict[tuple[str, int, int, int], Checked] = OrderedDict()
+
+    def known(self, agent: str | os.PathLike[str] | Blueprint) -> Checked | None:
+        """The checked blueprint when nothing has to be read or checked."""
+        if isinstance(agent, Blueprint):
+            found = self._built.get(id(agent))
+            return None if found is None or found[0] is not agent else found[1]
+        stamp = _stamp(agent)
+        return None if stamp is None else self._read.get(stamp)
+
+    def check(self, agent: str | os.PathLike[str] | Blueprint) -> Checked:
+        """Read and check. Raises BlueprintError or SpawnError."""
+        known = self.known(agent)
+        if known is not None:
+            return known
+        stamp = None if isinstance(agent, Blueprint) else _stamp(agent)
+        blueprint, agent_path = _blueprint(agent)
+        check_spawnable(blueprint)
+        _check_tools(blueprint, self._offering)
+        body = canonical_bytes(blueprint)
+        modifying = {name for name, tool in self._offering.tools.items() if tool.modifies}
+        writes = any(
+            tool in modifying or tool == "submit_output"
+            for stage in blueprint.stages
+            for tool in (*stage.available_tools, *stage.required_tools)
+        )
+        checked = Checked(blueprint, agent_path, text_digest(body), body, not writes)
+        if isinstance(agent, Blueprint):
+            self._built[id(agent)] = (agent, checked)
+            _bound(self._built)
+        elif stamp is not None:
+            self._read[stamp] = checked
+            _bound(self._read)
+        return checked
+
+
+def _bound(cache: OrderedDict[Any, Any]) -> None:
+    while len(cache) > AGENTS_KEPT_MAX:
+        cache.popitem(last=False)
+
+
+def _stamp(agent: str | os.PathLike[str]) -> tuple[str, int, int, int] | None:
+    """Names the manifest's present content; None when it cannot be looked at."""
+    try:
+        path = os.path.realpath(agent)
+        if os.path.isdir(path):  # noqa: PTH112 - one call on the path of every spawn
+            path = os.path.join(path, MANIFEST_NAME)  # noqa: PTH118
+        stat = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return path, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
+    """Check everything and read the blueprint; returns what makes the input.
+
+    Quick when the agent is known; else it belongs in a thread. Raises BlueprintError, SpawnError or
+    ConfigError naming the thing and the remedy.
+    """
+    checked = agents.check(request.agent)
+    blueprint, agent_path, digest = checked.blueprint, checked.agent_path, checked.digest
     _check_sizes(request)
     workdir = _workdir(request.workdir)
     if request.run_id:
         check_run_id(request.run_id)
     _check_regions(request, blueprint)
     output = _output(request.output)
-    digest = blueprint_digest(blueprint)
-    body = canonical_bytes(blueprint)
-    modifying = {name for name, tool in offering.tools.items() if tool.modifies}
-    no_output_tools = not any(
-        tool in modifying or tool == "submit_output"
-        for stage in blueprint.stages
-        for tool in (*stage.available_tools, *stage.required_tools)
-    )
 
     def make(ticket: int, outside: Outside, world: World, wall_ms: int) -> Spawn:
         intern = outside.texts.intern
         world.blueprints.setdefault(digest, blueprint)
-        stored = outside.texts.keep(body)
-        assert stored == digest, "a blueprint's digest is that of its canonical bytes"
+        outside.texts.keep(checked.body)
         ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
         launch = Launch(
             task=intern(request.task),
@@ -99,7 +169,7 @@ def prepare_spawn(request: SpawnRequest, offering: Offering) -> Make:
             region_inputs=tuple((k, intern(v)) for k, v in request.regions.items()),
             allow=request.allow,
             num_stages=len(blueprint.stages),
-            no_output_tools=no_output_tools,
+            no_output_tools=checked.no_output_tools,
             read_paths_declared=len(blueprint.read_paths) or None,
         )
         return Spawn(ticket, blueprint.name, agent_path, launch, request.key, request.run_id)

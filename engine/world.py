@@ -43,7 +43,7 @@ from leviath.engine.offering import Offering
 from leviath.engine.opening import Durability, Opened, open_home, opening_inputs, policy_of
 from leviath.engine.outside import Outside
 from leviath.engine.pricing import PriceTable
-from leviath.engine.spawning import SpawnRequest, prepare_spawn
+from leviath.engine.spawning import Agents, SpawnRequest, prepare_spawn
 from leviath.engine.tools import Tool, as_tool, builtin_tools
 from leviath.engine.writer import Writer
 from leviath.persistence.journal import decode_events
@@ -78,7 +78,7 @@ class OpenWorld:
     def __init__(self, opened: Opened, host: Host, offering: Offering) -> None:
         self._opened = opened
         self._host = host
-        self._offering = offering
+        self._agents = Agents(offering)
 
     @property
     def home(self) -> Path | None:
@@ -150,9 +150,9 @@ class OpenWorld:
             callback_secret=callback_secret,
             run_id=run_id,
         )
-        make = await trio.to_thread.run_sync(
-            prepare_spawn, request, self._offering, abandon_on_cancel=True
-        )
+        if self._agents.known(agent) is None:
+            await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
+        make = prepare_spawn(request, self._agents)
         if run_id and self._find(run_id) is not None:
             raise SpawnError(
                 f"a run called {run_id!r} exists already; leave run_id out", run_id=run_id
