@@ -1,0 +1,237 @@
+"""Every command's arguments. Imports nothing that is slow: ``lev ps`` starts through here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from leviath.lev.text import parse_span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PAGE_MAX: Final = 1_000
+"""Greatest page of a listing: what a person or a script takes in at once."""
+COUNT_MAX: Final = 1_000
+"""Greatest ``--count``: more runs at once are the work of a program, through ``open_world``."""
+
+_HOME = "the folder of the world (default: $LEVIATH_HOME/.leviath, else ~/.leviath)"
+
+COMMANDS: Final = {
+    "run": "leviath.lev.run:run",
+    "host": "leviath.lev.hosting:host",
+    "ps": "leviath.lev.ps:ps",
+    "show": "leviath.lev.show:show",
+    "result": "leviath.lev.result:result",
+    "pause": "leviath.lev.control:pause",
+    "resume": "leviath.lev.control:resume",
+    "cancel": "leviath.lev.control:cancel",
+    "decide": "leviath.lev.control:decide",
+    "validate": "leviath.lev.validate:validate",
+    "gc": "leviath.lev.gc:gc",
+}
+"""Where each command lives; imported when it is called, and no other is."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose usage errors look like all other errors."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(_stderr())
+        self.exit(2, f"Error: {message}\n")
+
+
+def _stderr() -> object:
+    import sys
+
+    return sys.stderr
+
+
+class _Version(argparse.Action):
+    """``--version``, which looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version("leviath")
+        except PackageNotFoundError:
+            found = "unknown"
+        print(f"lev {found}")
+        parser.exit(0)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one call. Exits with 2 on a usage error, with 0 after ``--help``."""
+    return parser().parse_args(["--yolo=" if word == "--yolo" else word for word in argv])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = _Parser(prog="lev", description="Run, watch and steer fleets of agent runs.")
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    _verbose(top, default=False)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, text: str, *, home: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        _verbose(added, default=argparse.SUPPRESS)
+        if home:
+            added.add_argument("--home", metavar="DIR", help=_HOME)
+        return added
+
+    _run(command("run", "start runs of an agent and drive them to their end"))
+    _host(command("host", "drive every unfinished run of a home"))
+    _ps(command("ps", "list runs"))
+    _one(command("show", "tell everything about one run"))
+    _result(command("result", "print a run's final output"))
+    _control(command("pause", "hold a run, also over restarts"), "why it is held")
+    _one(command("resume", "let a run go on that is held, waits for set-up, or ended early"))
+    _control(command("cancel", "end a run"), "why it is ended")
+    _decide(command("decide", "settle a tool call that waits for a person"))
+    _validate(command("validate", "check an agent's blueprint", home=False))
+    _gc(command("gc", "remove ended runs by age and count"))
+    return top
+
+
+def _verbose(to: argparse.ArgumentParser, *, default: bool | str) -> None:
+    text = "more on stderr, and a traceback with an error"
+    to.add_argument("-v", "--verbose", action="store_true", default=default, help=text)
+
+
+def _one(to: argparse.ArgumentParser) -> None:
+    to.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+
+
+def _json(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _adapters(to: argparse.ArgumentParser) -> None:
+    group = to.add_argument_group("what the runs may use")
+    text = "a provider that answers from FILE, called `scripted`"
+    group.add_argument("--script", metavar="FILE", help=text)
+    for name, what in (("providers", "providers"), ("tools", "tools")):
+        text = f"further {what}: an importable name, or a path such as ./mine.py:{name}"
+        group.add_argument(
+            f"--{name}", metavar="MODULE:ATTR", action="append", default=[], help=text
+        )
+
+
+def _run(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "path", metavar="PATH", nargs="?", default=".", help="the agent's folder or manifest"
+    )
+    to.add_argument("-t", "--task", metavar="TEXT", help="the task, or the path of a file with it")
+    to.add_argument("--workdir", metavar="DIR", default=".", help="where its tools work")
+    to.add_argument("-m", "--model", metavar="MODEL", help="provider/model, or a model")
+    to.add_argument(
+        "--yolo",
+        metavar="PROFILE",
+        nargs="?",
+        const="",
+        help="unattended: nothing is asked; --yolo=PROFILE names a profile",
+    )
+    text = "allow a tool without asking; may be repeated"
+    to.add_argument("--allow", metavar="TOOL", action="append", default=[], help=text)
+    to.add_argument("--count", metavar="N", type=_count, default=1, help="start N runs alike")
+    to.add_argument("--key", default="", help="start nothing if a run with this key exists")
+    text = "what a region starts with; NAME=@FILE reads a file"
+    to.add_argument("--region", metavar="NAME=TEXT", action="append", default=[], help=text)
+    text = "a label of the run; may be repeated"
+    to.add_argument("--metadata", metavar="KEY=TEXT", action="append", default=[], help=text)
+    to.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    _json(to)
+    _adapters(to)
+
+
+def _host(to: argparse.ArgumentParser) -> None:
+    text = "keep on when nothing is left to do, until interrupted"
+    to.add_argument("--forever", action="store_true", help=text)
+    to.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    _adapters(to)
+
+
+def _ps(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--all", action="store_true", help="ended runs, too")
+    _json(to)
+    text = f"most runs of a page (default 50, at most {PAGE_MAX:,})"
+    to.add_argument("--limit", metavar="N", type=_limit, default=50, help=text)
+    text = "the page after this one: what the page before named"
+    to.add_argument("--after", metavar="N", type=_whole, help=text)
+
+
+def _result(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    form = to.add_mutually_exclusive_group()
+    form.add_argument("--raw", action="store_true", help="byte for byte")
+    _json_in(form)
+
+
+def _json_in(group: argparse._MutuallyExclusiveGroup) -> None:
+    group.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _control(to: argparse.ArgumentParser, why: str) -> None:
+    _one(to)
+    to.add_argument("--why", metavar="TEXT", default="", help=f"{why}, kept with the run")
+
+
+def _decide(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    to.add_argument("call", metavar="CALL", help="the call's id, as `lev show` names it")
+    verdict = to.add_mutually_exclusive_group(required=True)
+    for name, text in (
+        ("again", "it may have happened: make it again"),
+        ("done", "it may have happened: take it as done"),
+        ("stop", "end the run"),
+        ("allow", "it asks: let it be made"),
+        ("deny", "it asks: refuse it"),
+    ):
+        verdict.add_argument(
+            f"--{name}", dest="verdict", action="store_const", const=name, help=text
+        )
+
+
+def _validate(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "path", metavar="PATH", nargs="?", default=".", help="the agent's folder or manifest"
+    )
+    to.add_argument("--deny-warnings", action="store_true", help="fail on warnings, too")
+    _json(to)
+
+
+def _gc(to: argparse.ArgumentParser) -> None:
+    text = "only runs that ended at least so long ago: 90s, 15m, 12h, 30d, 2w"
+    to.add_argument("--older-than", metavar="SPAN", type=_span, help=text)
+    text = "keep the N runs that ended last"
+    to.add_argument("--keep", metavar="N", type=_whole, help=text)
+    to.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _between(text: str, most: int) -> int:
+    number = _whole(text)
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {most:,}")
+    return number
+
+
+def _count(text: str) -> int:
+    return _between(text, COUNT_MAX)
+
+
+def _limit(text: str) -> int:
+    return _between(text, PAGE_MAX)
+
+
+def _span(text: str) -> int:
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
