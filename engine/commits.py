@@ -35,6 +35,8 @@ _CUT_ROWS = 2_000
 _encode = msgspec.msgpack.encode
 
 PartRow = dict[type["Component"], "Component"]
+CutParts = dict[tuple[int, str], "Component | None"]
+"""Newest component by (owner, part); None for one that is gone."""
 
 
 class Unit(Struct):
@@ -50,6 +52,10 @@ class Unit(Struct):
     mirror_rows: list[MirrorRow] = field(default_factory=list)
     files: object = None
     """What the mirror writes once the unit is durable."""
+    wall_ms: int = 0
+    """When it was handed to the writer: what its rows and files say of their writing."""
+    cut: CutParts = field(default_factory=dict)
+    """What a cut at the last of these steps is to hold; empty for none."""
     size_bytes: int = 0
     """Filled by the writer."""
 
@@ -83,14 +89,13 @@ class Chain:
             )
             digest = row.digest
             rows.append(row)
-        wall_ms = unit.results[-1].now.wall_ms if unit.results else 0
         unit.mirror_rows.clear()
         if prepare is not None:
             prepare(unit)
         batch = Batch(
             entries=unit.entries,
             journal=rows,
-            runs=[run_row(parts, wall_ms) for parts in unit.runs.values()],
+            runs=[run_row(parts, unit.wall_ms) for parts in unit.runs.values()],
             ledger=[
                 LedgerRow(
                     fact.run,
@@ -141,7 +146,7 @@ class Dirty:
     """What changed since the last cut: the newest component of each (owner, part)."""
 
     def __init__(self) -> None:
-        self.parts: dict[tuple[int, str], Component | None] = {}
+        self.parts: CutParts = {}
         self.size_bytes = 0
 
     def note(self, world: World, result: StepResult) -> None:
@@ -169,12 +174,12 @@ class Dirty:
     def is_due(self) -> bool:
         return self.size_bytes >= CUT_BYTES
 
-    def take(self) -> dict[tuple[int, str], Component | None]:
+    def take(self) -> CutParts:
         parts, self.parts = self.parts, {}
         self.size_bytes = 0
         return parts
 
-    def give_back(self, parts: dict[tuple[int, str], Component | None]) -> None:
+    def give_back(self, parts: CutParts) -> None:
         """A cut was not finished: what it held is dirty still, where nothing newer is."""
         parts.update(self.parts)
         self.parts = parts
@@ -193,7 +198,7 @@ class Backlog:
 
 
 def slices(
-    parts: dict[tuple[int, str], Component | None],
+    parts: CutParts,
 ) -> list[list[tuple[int, str, Component | None]]]:
     """A cut's rows in slices, by owner."""
     rows = [(owner, part, component) for (owner, part), component in parts.items()]

@@ -56,6 +56,7 @@ class Feed:
         self._all: list[Subscription] = []
         self._by_run: dict[str, list[Subscription]] = {}
         self._changed: dict[int, trio.Event] = {}
+        self._progress: trio.Event | None = None
         self.closed = False
         self._kept: deque[WorldEvent] | None = None
 
@@ -111,9 +112,24 @@ class Feed:
         event = self._changed.setdefault(run, trio.Event())
         await event.wait()
 
+    async def progressed(self) -> None:
+        """Until more steps are durable, or the host is closed."""
+        if self.closed:
+            return
+        if self._progress is None:
+            self._progress = trio.Event()
+        await self._progress.wait()
+
+    def progress(self) -> None:
+        """More steps are durable, and everything about them was published."""
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
+
     def close(self) -> None:
         """Nothing more will come."""
         self.closed = True
+        self.progress()
         for subscription in [*self._all, *(s for subs in self._by_run.values() for s in subs)]:
             subscription.close()
         for event in self._changed.values():

@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from leviath.components.base import Component
 from leviath.components.blueprint import decode_blueprint
+from leviath.components.changes import Put
 from leviath.components.commands import Abort, CallTool, Gather, Infer
 from leviath.components.errors import DiskFull, RunNotFound, StorageError
-from leviath.components.identity import Launch
-from leviath.components.inputs import HostClosing, Slept
-from leviath.components.parts import RUN_PARTS
+from leviath.components.identity import Identity, Launch
+from leviath.components.inputs import HostClosing, Slept, Spawn
+from leviath.components.parts import RUN_PARTS, WORLD_OWNER
+from leviath.components.world_facts import Counters
 from leviath.engine.clock import WorldTime
 from leviath.engine.commits import Backlog, Dirty, Unit, epoch_of, slices
 from leviath.engine.feed import Feed
@@ -35,6 +38,7 @@ from leviath.engine.limits import (
 from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
 from leviath.persistence.redo import decode_part
 from leviath.persistence.run_row import run_row
+from leviath.systems.intake import owner_of
 from leviath.systems.run import Ack, Now
 
 if TYPE_CHECKING:
@@ -43,15 +47,17 @@ if TYPE_CHECKING:
     from leviath.components.commands import Command
     from leviath.components.inputs import Input
     from leviath.engine.clock import Clock
-    from leviath.engine.commits import Chain
+    from leviath.engine.commits import Chain, CutParts
     from leviath.engine.mirroring import Mirror
     from leviath.engine.step import Stepper, StepResult
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
+    from leviath.persistence.database import Database
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import RunRow
 
 C = TypeVar("C", bound=Component)
+FOREVER_MS = 1 << 62
 _log = logging.getLogger("leviath.engine")
 
 
@@ -75,6 +81,7 @@ class Host:
         self.world = stepper.world
         self.outside = outside
         outside.post = self.post
+        outside.identity = self.identity
         self.texts = texts
         self.clock = clock
         self.time = WorldTime(clock, world_ms)
@@ -93,6 +100,8 @@ class Host:
         self.commits = 0
         self._unit = Unit()
         self._in_flight: Unit | None = None
+        self._in_flight_bytes = 0
+        """Texts of the unit that is being committed."""
         self._next_due_ms: int | None = None
         self._retry_ms: int | None = None
         self._last_cut_ms = world_ms
@@ -123,6 +132,7 @@ class Host:
 
     def ask(self, make: Callable[[int], Input], answer: Callable[[Ack], None]) -> None:
         """Post an input with a ticket; ``answer`` hears its acknowledgement once that is durable."""
+        self.world.check_thread()
         if self._closing:
             answer(Ack(0, code="closed", message="this world is closing; open it again"))
             return
@@ -133,7 +143,7 @@ class Host:
     # --- the loop -------------------------------------------------------------------------------
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Drive until closed. Raises StorageError when the store fails for good."""
+        """Drive until closed, or until something fails for good: then ``fatal`` says what."""
         self._lane = Lane(nursery)
         self._threads = ThreadLane(trio.lowlevel.current_trio_token())
         try:
@@ -144,13 +154,14 @@ class Host:
                     await trio.lowlevel.checkpoint()
                 else:
                     await self._wait()
+        except Exception as error:  # noqa: BLE001 - raised by whoever opened the world
+            self._fail(error)
         finally:
             self._closing = True
+            self.outside.post = _drop
             self.ended.set()
             self._answer_all()
             self.feed.close()
-        if self.fatal is not None:
-            raise self.fatal
 
     def _answer_all(self) -> None:
         """Nobody waits for an answer that cannot come."""
@@ -160,6 +171,30 @@ class Host:
         tickets, self._tickets = self._tickets, {}
         for answer in tickets.values():
             answer(Ack(0, code="closed", message=why))
+
+    @property
+    def step(self) -> int:
+        """Number of the newest step, durable or not."""
+        return self.world.get(WORLD_OWNER, Counters).step
+
+    async def until_durable(self, step: int) -> bool:
+        """Wait until that step is durable; False when the host ended before."""
+        while self.durable_step < step:
+            if self.feed.closed:
+                return False
+            await self.feed.progressed()
+        return True
+
+    def is_pending(self, n: int, kind: type[Component]) -> bool:
+        """A step that is not durable yet changed that part of the run."""
+        units = (self._unit,) if self._in_flight is None else (self._in_flight, self._unit)
+        return any(
+            change.owner == n and isinstance(change, Put) and change.part == kind.__name__
+            for unit in units
+            for result in unit.results
+            if n in result.touched
+            for change in result.changes
+        )
 
     @property
     def is_durable(self) -> bool:
@@ -256,10 +291,15 @@ class Host:
             return
         self._unit.results.append(result)
         self.backlog.steps += 1
+        self.backlog.size_bytes = self.texts.fresh_bytes + self._in_flight_bytes
         if self.chain is not None:
             self.dirty.note(self.world, result)
         if self.mirror is not None:
             self.mirror.note(result, world_ms)
+
+    def identity(self, run: int) -> Identity:
+        """Who a run with an effect in flight is."""
+        return self.world.get(run, Identity)
 
     def _name(self, run: int) -> str:
         return self.world.run_id(run) if run in self.world else str(run)
@@ -273,13 +313,16 @@ class Host:
         unit = self._unit
         now = self.time.now_ms()
         if self.mirror is not None:
-            for n in self.mirror.take_due(now):
+            # The last unit takes all rows along, whenever they would be due.
+            for n in self.mirror.take_due(FOREVER_MS if self._closing else now):
                 if n in self.world:
                     unit.runs[n] = self.world.row(n)
         if not (unit.results or unit.runs):
             return
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
+        unit.wall_ms = self.clock.wall_ms()
+        self._in_flight_bytes = self.texts.fresh_bytes
         unit.entries = self.texts.take_fresh()
         unit.secrets = self.outside.take_secrets()
         unit.gone = [n for result in unit.results for n in result.gone]
@@ -287,9 +330,11 @@ class Host:
         if self.writer is None or self.chain is None:
             self._committed(unit, None)
             return
-        self._submit(unit)
         if unit.results and not self._cutting and self._cut_is_due(now):
-            self._start_cut(unit.results[-1].step)
+            self._cutting = True
+            self._last_cut_ms = now
+            unit.cut = self.dirty.take()
+        self._submit(unit)
 
     def _submit(self, unit: Unit) -> None:
         assert self.writer is not None
@@ -305,7 +350,13 @@ class Host:
     def _committed(self, unit: Unit, error: Exception | None) -> None:
         """A unit is durable, or not: then it is kept and tried again, or the host ends."""
         self._wakeup.set()
-        if isinstance(error, DiskFull):
+        try:
+            self._take_commit(unit, error)
+        except Exception as failure:  # noqa: BLE001 - here is no task that could raise it
+            self._fail(failure)
+
+    def _take_commit(self, unit: Unit, error: Exception | None) -> None:
+        if isinstance(error, DiskFull) and not self._closing:
             if self.stalled is None:
                 _log.error("storage stalled: %s", error)
             self.stalled = error
@@ -319,11 +370,16 @@ class Host:
             self.stalled = None
         self._in_flight = None
         self.commits += 1
+        self._in_flight_bytes = 0
         self.backlog.steps -= len(unit.results)
+        self.backlog.size_bytes = self.texts.fresh_bytes
         self.dirty.size_bytes += unit.size_bytes
         self.texts.durable(unit.entries)
+        if unit.cut:
+            self._start_cut(unit.results[-1].step, unit.cut)
         for result in unit.results:
             self._release(result)
+        self.feed.progress()
         if self.mirror is not None and unit.files is not None:
             self.mirror.write(unit.files)
         self._hand_over()
@@ -344,16 +400,13 @@ class Host:
             return False
         return self.dirty.is_due or now_ms - self._last_cut_ms >= CUT_INTERVAL_MS
 
-    def _start_cut(self, step: int) -> None:
-        """Write what changed up to ``step`` behind its commit. The world goes on meanwhile."""
+    def _start_cut(self, step: int, taken: CutParts) -> None:
+        """Write what had changed by ``step``, which is durable. The world goes on meanwhile."""
         assert self.writer is not None
         assert self.chain is not None
         chain, writer = self.chain, self.writer
-        taken = self.dirty.take()
         rest = slices(taken)
-        ended = [n for n in self.world.owners() if self._is_over(n)] if rest else []
-        self._cutting = True
-        self._last_cut_ms = self.time.now_ms()
+        ended = [n for n in self.world.owners() if self._is_over(n)]
 
         def next_slice(value: object, error: Exception | None) -> None:
             if error is None and rest:
@@ -371,7 +424,7 @@ class Host:
                 if not isinstance(error, DiskFull):
                     self._fail(error)
             else:
-                self._evict(ended, step)
+                self._evict(ended)
             self._wakeup.set()
 
         next_slice(None, None)
@@ -379,14 +432,23 @@ class Host:
     def _is_over(self, n: int) -> bool:
         return self.stepper.is_over(n)
 
-    def _evict(self, ended: list[int], cut: int) -> None:
-        """Ended runs whose state the cut holds leave memory; ``world.db`` keeps them."""
+    def _evict(self, ended: list[int]) -> None:
+        """Ended runs whose state the cut holds leave memory; ``world.db`` keeps them.
+
+        A run that somebody is about to ask something of, or to find by its key, stays.
+        """
+        wanted: set[int] = set()
+        for item in self.inbox:
+            wanted.add(owner_of(item))
+            if isinstance(item, Spawn):
+                wanted.add(self.world.by_key.get(item.key, 0))
+                wanted.add(self.world.by_run_id.get(item.run_id, 0))
         for n in ended:
-            if n in self.world and self._is_over(n) and not self._is_dirty(n):
+            if n in self.world and n not in wanted and self._is_over(n) and not self._is_dirty(n):
                 self.world.evict(n)
 
     def _is_dirty(self, n: int) -> bool:
-        return (n, "Status") in self.dirty.parts or (n, "Cost") in self.dirty.parts
+        return any((n, kind.__name__) in self.dirty.parts for kind in RUN_PARTS)
 
     def page_in(self, n: int, reader: Reader | None) -> None:
         """Bring an ended run back into memory, as its state was saved. Changes nothing."""
@@ -461,6 +523,9 @@ class Host:
         self._sync_jobs[job.key] = job
 
         def work() -> Callable[[], None]:
+            if job.done or self._closing:
+                # Given up before it began: it must not happen now.
+                return lambda: None
             land = job.perform_sync()
 
             def landed() -> None:
@@ -486,7 +551,7 @@ class Host:
     async def drain(self) -> None:
         """Let outcomes in flight land within the grace period. Cancelled: the rest is aborted."""
         with trio.move_on_after(CLOSE_GRACE_MS / 1_000):
-            while self._lane is not None and (
+            while not self.ended.is_set() and self._lane is not None and (
                 self._lane.busy or self._lane.waiting or self._sync_jobs
             ):
                 await self._quiet()
@@ -512,14 +577,22 @@ class Host:
         if self.stalled is not None:
             self._fail(self.stalled)
 
-    def final_cut(self) -> None:
-        """Write everything that changed since the last cut, in this thread."""
-        if self.chain is None or not self.dirty.parts:
-            return
-        step = self.durable_step
-        for rows in slices(self.dirty.take()):
-            self.chain.write_slice(step, rows)
-        self.chain.finish(step)
+    async def final_cut(self, database: Database) -> None:
+        """Write everything that changed since the last cut, and that this host closed in order.
+
+        A full disk keeps nothing from being loaded: the journal has it all. Raises StorageError.
+        """
+        assert self.chain is not None
+        assert self.writer is not None
+        chain, step = self.chain, self.durable_step
+        try:
+            if self.dirty.parts:
+                for rows in slices(self.dirty.take()):
+                    await self.writer.call(partial(chain.write_slice, step, rows))
+                await self.writer.call(partial(chain.finish, step))
+            await self.writer.call(database.mark_clean)
+        except DiskFull as error:
+            _log.warning("the last cut was not written: %s", error)
 
 
 def _drop(item: Input) -> None:

@@ -38,6 +38,9 @@ Durability = Literal["full", "process", "memory"]
 nothing is written."""
 
 
+_DEATHS_MAX = 2
+
+
 class Opened(Struct):
     """A home that is held and loaded, before anything drives it."""
 
@@ -164,13 +167,18 @@ async def _open_held(
 
 
 def _blame(database: Database) -> tuple[frozenset[int], bool]:
-    """Runs during whose decoding hosts died twice, and whether the newest load did not finish."""
+    """Runs during whose decoding hosts died twice, and whether the newest load did not finish.
+
+    A load that finished clears every run that it did not skip: hosts are also killed from outside.
+    """
     died: dict[int, int] = {}
     openings = database.openings()
     for opening in openings:
-        if opening.loading is not None and not opening.loaded:
+        if opening.loaded:
+            died = {run: times for run, times in died.items() if times >= _DEATHS_MAX}
+        elif opening.loading is not None:
             died[opening.loading] = died.get(opening.loading, 0) + 1
-    suspects = frozenset(run for run, times in died.items() if times >= 2)
+    suspects = frozenset(run for run, times in died.items() if times >= _DEATHS_MAX)
     return suspects, bool(openings) and not openings[-1].loaded
 
 

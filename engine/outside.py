@@ -12,7 +12,7 @@ import trio
 from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
-from leviath.components.errors import ProviderError
+from leviath.components.errors import LevError, ProviderError
 from leviath.components.inputs import Gathered, InferenceFinished, ToolFinished
 from leviath.components.text import Text, inline
 from leviath.engine.gathering import gather
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from leviath.components.blueprint import Blueprint
     from leviath.components.commands import CallTool, Gather, Infer
+    from leviath.components.identity import Identity
     from leviath.components.inputs import Input
     from leviath.engine.offering import Offering
     from leviath.engine.ports import CallRequest
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("leviath.engine")
 _FIELDS_OF: Final = ("submit_output", "context_write")
 _decode = msgspec.json.decode
+COUNT_MAX: Final = 1 << 53
+"""Tokens and nano-dollars of one call: what JSON readers keep exactly."""
 
 
 class Outside:
@@ -60,6 +63,8 @@ class Outside:
         self.post = post
         self.spill_dir = spill_dir
         self.on_text = on_text
+        self.identity: Callable[[int], Identity] | None = None
+        """Looks a run up by its ordinal; set by the host."""
         self._secrets: list[tuple[str, str]] = []
 
     def keep_secret(self, ref: str, value: str) -> None:
@@ -78,6 +83,7 @@ class Outside:
         blueprint = self.blueprints[command.blueprint]
         model = blueprint.stages[command.stage_index].model
         routing = command.purpose == "routing"
+        identity = None if self.identity is None else self.identity(command.run)
         return InferenceRequest(
             run_id=command.run_id,
             kind=command.purpose,
@@ -93,11 +99,17 @@ class Outside:
             temperature_milli=0 if routing else model.temperature_milli,
             parameters_json=model.parameters_json,
             timeout_ms=command.timeout_ms,
+            agent="" if identity is None else identity.agent_name,
+            key="" if identity is None else identity.key,
         )
 
     def replied(self, command: Infer, reply: InferenceReply) -> InferenceFinished:
-        """The outcome of a call that was answered."""
+        """The outcome of a call that was answered. Raises what an adapter's wrong types lead to."""
         usage = reply.usage
+        for count in (usage.prompt, usage.completion, usage.cached, usage.cache_write):
+            _check_count(count)
+        if reply.cost_nano_usd is not None:
+            _check_count(reply.cost_nano_usd)
         limit = ROUTING_REPLY_BYTES_MAX if command.purpose == "routing" else TEXT_INLINE_BYTES_MAX
         return InferenceFinished(
             command.run,
@@ -191,6 +203,7 @@ class InferJob:
             on_text = lambda piece: hear(run_id, piece)  # noqa: E731
         try:
             reply = await provider.infer(outside.request(command), on_text)
+            outcome = outside.replied(command, reply)
         except ProviderError as error:
             kind = error_kind_of(error)
             retry_after = error.retry_after_ms
@@ -206,7 +219,7 @@ class InferJob:
             )
             outside.failed(command, ErrorKind.OTHER, wrapped)
         else:
-            outside.post(outside.replied(command, reply))
+            outside.post(outcome)
 
     def abandoned(self) -> None:
         """Broken off: it may have been charged, nobody knows how much."""
@@ -214,6 +227,12 @@ class InferJob:
             f"the call was given up after {self.command.timeout_ms} ms or cancelled"
         )
         self.outside.failed(self.command, ErrorKind.TIMEOUT, error)
+
+
+def _check_count(count: object) -> None:
+    """A count that the ledger can hold: an unknown one is no zero."""
+    if type(count) is not int or not 0 <= count < COUNT_MAX:
+        raise TypeError(f"{count!r} is no count")
 
 
 def error_kind_of(error: ProviderError) -> ErrorKind:
@@ -262,8 +281,13 @@ class ToolJob:
             text = f"[error] the working directory {self.command.workdir} is gone"
             self._post(text, is_error=True, workspace_lost=True)
         else:
-            self.prepared = self._prepare()
-            return False
+            try:
+                self.prepared = self._prepare()
+            except (LevError, msgspec.DecodeError) as error:
+                text = f"[error] this call of {self.command.tool} cannot be made: {error}"
+                self._post(clean_text(text), is_error=True)
+            else:
+                return False
         return True
 
     async def perform(self) -> None:

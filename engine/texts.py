@@ -30,6 +30,8 @@ class Texts:
         self._cached_bytes = 0
         self._pending: dict[bytes, bytes] = {}
         self._fresh: list[tuple[bytes, bytes]] = []
+        self.fresh_bytes = 0
+        """Size of what the next batch must make durable."""
 
     def intern(self, text: str, *, inline_bytes_max: int = TEXT_INLINE_BYTES_MAX) -> Text:
         """A Text of the cleaned ``text``. Its body is durable with the next batch."""
@@ -50,11 +52,13 @@ class Texts:
         if digest not in self._pending and digest not in self._cache:
             self._pending[digest] = data
             self._fresh.append((digest, data))
+            self.fresh_bytes += len(data)
         return digest
 
     def take_fresh(self) -> list[tuple[bytes, bytes]]:
         """The bodies that the batch being closed must make durable."""
         fresh, self._fresh = self._fresh, []
+        self.fresh_bytes = 0
         return fresh
 
     def durable(self, entries: list[tuple[bytes, bytes]]) -> None:

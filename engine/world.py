@@ -20,6 +20,7 @@ from leviath.components.errors import (
     RunNotFound,
     SpawnError,
     StorageError,
+    WorldError,
 )
 from leviath.components.inputs import (
     Cancel,
@@ -38,6 +39,7 @@ from leviath.components.world_facts import Counters, Policy
 from leviath.engine.clock import RealClock
 from leviath.engine.host import Host
 from leviath.engine.limits import EVENT_QUEUE_MAX, MESSAGE_BYTES_MAX
+from leviath.engine.listening import EventStream
 from leviath.engine.mirroring import Mirror, NoFiles
 from leviath.engine.offering import Offering
 from leviath.engine.opening import Durability, Opened, open_home, opening_inputs, policy_of
@@ -46,13 +48,11 @@ from leviath.engine.pricing import PriceTable
 from leviath.engine.spawning import Agents, SpawnRequest, prepare_spawn
 from leviath.engine.tools import Tool, as_tool, builtin_tools
 from leviath.engine.writer import Writer
-from leviath.persistence.journal import decode_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from leviath.components.blueprint import Blueprint
-    from leviath.components.events import WorldEvent
     from leviath.components.secret import Secret
     from leviath.engine.clock import Clock
     from leviath.engine.ports import Provider
@@ -64,6 +64,7 @@ _ERRORS: dict[str, type[LevError]] = {
     "run_conflict": RunConflict,
     "spawn": SpawnError,
     "closed": StorageError,
+    "world": WorldError,
 }
 
 
@@ -135,6 +136,7 @@ class OpenWorld:
         known = self._by_key(key)
         if known is not None:
             return known
+        newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
         request = SpawnRequest(
             agent=agent,
             task=task,
@@ -157,15 +159,20 @@ class OpenWorld:
             raise SpawnError(
                 f"a run called {run_id!r} exists already; leave run_id out", run_id=run_id
             )
-        wall_ms = self._host.clock.wall_ms()
-        outside, world = self._host.outside, self._host.world
-        ack = await self._ask(lambda ticket: make(ticket, outside, world, wall_ms))
-        return RunHandle(self, ack.run, ack.run_id)
+        known = self._by_key(key)
+        if known is not None:
+            return known
+        host = self._host
+        wall_ms, since = host.clock.wall_ms(), host.durable_step
+        ack = await self._ask(lambda ticket: make(ticket, host.outside, host.world, wall_ms))
+        is_new = ack.run > newest
+        return RunHandle(self, ack.run, ack.run_id, since_step=since if is_new else 0)
 
     def _by_key(self, key: str) -> RunHandle | None:
+        world = self._host.world
+        world.check_thread()
         if not key:
             return None
-        world = self._host.world
         n = world.by_key.get(key)
         if n is not None and self._host.is_durable:
             return RunHandle(self, n, world.run_id(n))
@@ -178,6 +185,7 @@ class OpenWorld:
     # --- finding --------------------------------------------------------------------------------
 
     def _find(self, run_id: str) -> RunHandle | None:
+        self._host.world.check_thread()
         n = self._host.world.by_run_id.get(run_id)
         if n is not None:
             return RunHandle(self, n, run_id)
@@ -197,6 +205,7 @@ class OpenWorld:
     def runs(self) -> list[RunHandle]:
         """Handles of all hosted runs, oldest first. Ended ones leave after a while; see ``listing``."""
         world = self._host.world
+        world.check_thread()
         return [RunHandle(self, n, world.run_id(n)) for n in sorted(world.owners())]
 
     def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
@@ -208,99 +217,62 @@ class OpenWorld:
             return []
         return self._opened.reader.run_rows(limit=limit, after=after)
 
-    async def events(self) -> AsyncIterator[WorldEvent]:
-        """Durable events of all runs from now on, numbered without a gap."""
-        async for event in self._host_events(None, None):
-            yield event
-
-    async def _host_events(
-        self, run_id: str | None, after: int | None
-    ) -> AsyncIterator[WorldEvent]:
-        feed = self._host.feed
-        subscription = feed.subscribe(run_id)
-        last = 0 if after is None else after
-        try:
-            if after is not None:
-                for event in self._journaled(run_id, after, 0):
-                    last = event.number
-                    yield event
-            while True:
-                while subscription.queue:
-                    event = subscription.queue.popleft()
-                    if event.number > last:
-                        last = event.number
-                        yield event
-                if subscription.behind_step is not None:
-                    step = subscription.behind_step
-                    subscription.behind_step = None
-                    for event in self._journaled(run_id, last, step - 1):
-                        last = event.number
-                        yield event
-                elif subscription.closed:
-                    return
-                else:
-                    await subscription.wait()
-        finally:
-            feed.unsubscribe(subscription)
-
-    def _journaled(self, run_id: str | None, after: int, step: int) -> list[WorldEvent]:
-        """Durable events later than number ``after``, from the journal."""
-        if self._opened.reader is None:
-            return [
-                event
-                for event in self._host.feed.kept()
-                if event.number > after and run_id in (None, event.run_id)
-            ]
-        found: list[WorldEvent] = []
-        for row in self._opened.reader.journal_after(step):
-            if row.step > self._host.durable_step:
-                break
-            for event in decode_events(row):
-                if event.number > after and run_id in (None, event.run_id):
-                    found.append(event)
-        return found
+    def events(self) -> EventStream:
+        """Durable events of all runs from now on, numbered without a gap; an async iterator."""
+        return EventStream(self._host, self._opened.reader)
 
 
 class RunHandle:
     """One run of an open world."""
 
-    def __init__(self, world: OpenWorld, ordinal: int, run_id: str) -> None:
+    def __init__(self, world: OpenWorld, ordinal: int, run_id: str, *, since_step: int = 0) -> None:
         self._world = world
         self._host = world._host
+        self._since_step = since_step
+        """A step before the run's first one: where its events are looked for."""
         self.ordinal = ordinal
         self.run_id = run_id
 
     def __repr__(self) -> str:
         return f"<run {self.run_id}>"
 
-    async def events(self, *, after: int = 0) -> AsyncIterator[WorldEvent]:
+    def events(self, *, after: int = 0) -> EventStream:
         """The run's durable events with a number above ``after``, then new ones, until it has ended.
 
-        Cancelled: nothing is lost; go on with ``after`` set to the last number seen.
+        An async iterator. Cancelled: nothing is lost; go on with ``after`` set to the last number seen.
         """
-        async for event in self._world._host_events(self.run_id, after):
-            yield event
-            if type(event).__name__ == "Ended" and await self._is_over():
-                return
+        return EventStream(
+            self._host,
+            self._world._opened.reader,
+            run=self.ordinal,
+            run_id=self.run_id,
+            after=after,
+            since_step=self._since_step,
+        )
 
-    async def _is_over(self) -> bool:
+    @property
+    def _is_over(self) -> bool:
         status = self._host.world.find(self.ordinal, Status)
         return status is None or status.status.is_ended
 
     async def wait(self, timeout_s: float | None = None) -> RunRow:
         """Wait until the run has ended and that is durable; returns its listing row.
 
-        Raises trio.TooSlowError after ``timeout_s``. Cancelled: nothing was done to the run.
+        Raises trio.TooSlowError after ``timeout_s``, StorageError when the world closes before.
+        Cancelled: nothing was done to the run.
         """
         if timeout_s is not None:
             with trio.fail_after(timeout_s):
                 return await self.wait()
+        host = self._host
         while True:
-            status = self._host.world.find(self.ordinal, Status)
-            if (status is None or status.status.is_ended) and self._host.is_durable:
-                return self.row()
-            await self._host.feed.changed(self.ordinal)
-            if self._host.feed.closed:
+            if self._is_over:
+                # Other runs go on: what counts is that the steps up to now are durable.
+                if await host.until_durable(host.step) and self._is_over:
+                    return self.row()
+            else:
+                await host.feed.changed(self.ordinal)
+            if host.feed.closed and not (self._is_over and host.durable_step >= host.step):
                 raise StorageError("the world was closed before the run ended; open it again")
 
     def row(self) -> RunRow:
@@ -316,7 +288,9 @@ class RunHandle:
         return status
 
     def result(self) -> str | None:
-        """The final output as text; None when the run has submitted none."""
+        """The final output as text; None when the run has submitted none that is durable."""
+        if self._host.is_pending(self.ordinal, Output):
+            return None
         output = self._host.part_of(self.ordinal, Output, self._world._opened.reader)
         return None if output is None else self._host.texts.resolve(output.content)
 
@@ -395,17 +369,37 @@ async def open_world(
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
     try:
+        host = _host(opened, offering, real, configured, on_text, drive=drive)
+        caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
-            host = _host(opened, offering, real, configured, on_text, drive=drive)
-            nursery.start_soon(host.run, nursery)
+            nursery.start_soon(_drive, host, nursery.cancel_scope)
             try:
                 yield OpenWorld(opened, host, offering)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await _close(opened, host)
-                nursery.cancel_scope.cancel()
+            except BaseException as error:  # noqa: BLE001 - raised below, outside of the nursery
+                caught = error
+            with trio.CancelScope(shield=True):
+                await _close(opened, host)
+                while nursery.child_tasks:
+                    await trio.lowlevel.checkpoint()
     finally:
         opened.release()
+    if host.fatal is not None:
+        raise host.fatal from (None if isinstance(caught, trio.Cancelled) else caught)
+    if caught is not None:
+        raise caught
+
+
+async def _drive(host: Host, block: trio.CancelScope) -> None:
+    """Run the host until it ends by itself; when it fails, the block ends too.
+
+    Shielded: a cancelled block closes the host in order, and what is in flight is no outcome.
+    """
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            await host.run(nursery)
+            nursery.cancel_scope.cancel()
+    if host.fatal is not None:
+        block.cancel()
 
 
 def _host(
@@ -419,9 +413,10 @@ def _host(
 ) -> Host:
     home = opened.home
 
+    base = os.devnull if home is None else str(home / "runs")
+
     def spill_dir(run_id: str) -> str:
-        base = Path(os.devnull) if home is None else home / "runs" / run_id
-        return str(base / "spill")
+        return f"{base}/{run_id}/spill"
 
     outside = Outside(
         offering,
@@ -456,14 +451,16 @@ def _host(
 
 async def _close(opened: Opened, host: Host) -> None:
     """Close in order: grace, the last steps, the last cut, a clean mark."""
-    await host.drain()
-    host.close()
-    await host.ended.wait()
-    host.feed.close()
-    if host.writer is not None:
-        host.writer.close()
-    if opened.database is not None and host.fatal is None:
-        host.final_cut()
-        opened.database.mark_clean()
-    if host.mirror is not None:
-        host.mirror.close()
+    try:
+        await host.drain()
+        host.close()
+        await host.ended.wait()
+        if opened.database is not None and host.fatal is None:
+            await host.final_cut(opened.database)
+    except StorageError as error:
+        host.fatal = error
+    finally:
+        if host.writer is not None:
+            host.writer.close()
+        if host.mirror is not None:
+            host.mirror.close()
