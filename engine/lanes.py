@@ -7,6 +7,7 @@ worker that has it, which is then replaced, so that no call pays for a cancel sc
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -19,7 +20,8 @@ from leviath.engine.limits import LANE_WORKERS_MAX, THREADS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-_TURN = 16
+_log = logging.getLogger("leviath.engine")
+_TURN = 64
 """Jobs that one worker does without letting others run."""
 
 
@@ -46,6 +48,8 @@ class Lane:
         self._queue: deque[Job] = deque()
         self._lot = trio.lowlevel.ParkingLot()
         self._workers = 0
+        self._woken = 0
+        """Workers that were woken or started and have not looked at the queue yet."""
         self._scopes: dict[Hashable, trio.CancelScope] = {}
         self._dropped: set[Hashable] = set()
         self.busy = 0
@@ -60,9 +64,15 @@ class Lane:
         self._wake()
 
     def _wake(self) -> None:
+        """Have one worker look at the queue, unless one is about to: it wakes the next if its job
+        may wait, so that a burst of jobs that do not wait costs one switch."""
+        if self._woken:
+            return
         if self._lot:
+            self._woken += 1
             self._lot.unpark()
         elif self._workers < self._workers_max:
+            self._woken += 1
             self._workers += 1
             self._nursery.start_soon(self._work)
 
@@ -86,9 +96,11 @@ class Lane:
 
     async def _work(self) -> None:
         try:
+            self._woken -= 1
             while True:
                 if not self._queue:
                     await self._lot.park()
+                    self._woken -= 1
                     continue
                 with trio.CancelScope() as scope:
                     await self._serve(scope)
@@ -100,13 +112,17 @@ class Lane:
         done = 0
         while self._queue:
             job = self._queue.popleft()
-            if self._queue and (self._lot or self._workers < self._workers_max):
+            if self._queue:
                 # Should this job wait, the others must not.
-                self._wake_once()
+                self._wake()
             self._scopes[job.key] = scope
             self.busy += 1
             try:
                 await job.perform()
+            except Exception:
+                # Our own defect: it must cost its run one call, not everyone the host.
+                _log.exception("a job failed")
+                job.abandoned()
             finally:
                 self.busy -= 1
                 self._scopes.pop(job.key, None)
@@ -116,13 +132,6 @@ class Lane:
             done += 1
             if done % _TURN == 0:
                 await trio.lowlevel.checkpoint()
-
-    def _wake_once(self) -> None:
-        if self._lot:
-            self._lot.unpark()
-        elif self._workers < self._workers_max and self._workers <= self.busy + 1:
-            self._workers += 1
-            self._nursery.start_soon(self._work)
 
 
 class ThreadLane:
