@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 import outcome
 import trio
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
+    from leviath.engine import listening
     from leviath.engine.ports import InferenceReply, InferenceRequest, Provider
     from leviath.persistence.rows import LedgerRow, RunRow
 
-__all__ = ["OnAsyncio", "Run", "World", "open_world"]
+__all__ = ["EventStream", "OnAsyncio", "Run", "World", "open_world"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -253,6 +255,39 @@ def _opening(
     return functools.wraps(function)(manager)
 
 
+class EventStream:
+    """Durable events in the order of their numbers, from asyncio; an async iterator.
+
+    Cancelled while waiting: nothing is lost, and the stream can be read on. Listening ends with
+    ``close``, or when the stream is garbage.
+    """
+
+    def __init__(self, guest: _Guest, source: listening.EventStream) -> None:
+        self._guest = guest
+        self._source = source
+        self._taken: deque[WorldEvent | None] = deque()
+        """Taken from the source and not handed out yet; None is the end."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WorldEvent:
+        while not self._taken:
+            await self._guest.call(self._take)
+        event = self._taken.popleft()
+        if event is None:
+            self._taken.append(None)
+            raise StopAsyncIteration
+        return event
+
+    async def _take(self) -> None:
+        self._taken.append(await anext(self._source, None))
+
+    def close(self) -> None:
+        """Stop listening; the stream ends after what it holds already."""
+        self._source.close()
+
+
 class Run:
     """One run of an open world, from asyncio: see ``leviath.RunHandle``."""
 
@@ -273,9 +308,9 @@ class Run:
     decide = _lifted(RunHandle.decide)
     forget = _lifted(RunHandle.forget)
 
-    def events(self, *, after: int = 0) -> AsyncIterator[WorldEvent]:
+    def events(self, *, after: int = 0) -> EventStream:
         """The run's durable events numbered above ``after``, then new ones, until it has ended."""
-        return _pumped(self.guest, self.handle.events(after=after))
+        return EventStream(self.guest, self.handle.events(after=after))
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
@@ -326,26 +361,12 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.world.listing(limit=limit, after=after)
 
-    def events(self) -> AsyncIterator[WorldEvent]:
+    def events(self) -> EventStream:
         """Durable events of all runs from now on, numbered without a gap."""
-        return _pumped(self.guest, self.world.events())
+        return EventStream(self.guest, self.world.events())
 
 
 open_world = _opening(trio_world.open_world)
-
-
-async def _pumped(guest: _Guest, source: AsyncIterator[R]) -> AsyncIterator[R]:
-    """A trio iterator, read from asyncio."""
-
-    async def following() -> R | None:
-        return await anext(source, None)
-
-    try:
-        while (item := await guest.call(following)) is not None:
-            yield item
-    finally:
-        if guest.nursery is not None and guest.users:
-            await guest.call(cast("Any", source).aclose)
 
 
 # --- what runs on asyncio -----------------------------------------------------------------------

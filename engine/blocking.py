@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import trio
 
@@ -21,14 +22,14 @@ from leviath.engine import world as trio_world
 from leviath.engine.world import OpenWorld, RunHandle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
+    from leviath.engine import listening
     from leviath.persistence.rows import LedgerRow, RunRow
 
-__all__ = ["Run", "World", "open_world"]
+__all__ = ["EventStream", "Run", "World", "open_world"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,11 +162,6 @@ class _Thread:
         if self._ended.done() or not self._soon(function):
             raise StorageError(_CLOSED)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether calls can still be made."""
-        return self._nursery is not None
-
 
 async def _settle(
     future: Future[R], scope: trio.CancelScope, function: Callable[[], Awaitable[R]]
@@ -225,6 +221,42 @@ def _opening(
     return functools.wraps(function)(manager)
 
 
+class EventStream:
+    """Durable events in the order of their numbers; an iterator for one thread.
+
+    Raises TimeoutError when none comes for ``timeout_s``; nothing is lost then, and the stream can
+    be read on. Listening ends with ``close``, or when the stream is garbage.
+    """
+
+    def __init__(
+        self, thread: _Thread, source: listening.EventStream, timeout_s: float | None
+    ) -> None:
+        self._thread = thread
+        self._source = source
+        self._timeout_s = timeout_s
+        self._taken: deque[WorldEvent | None] = deque()
+        """Taken from the source and not handed out yet; None is the end."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WorldEvent:
+        while not self._taken:
+            self._thread.call(self._take, self._timeout_s)
+        event = self._taken.popleft()
+        if event is None:
+            self._taken.append(None)
+            raise StopIteration
+        return event
+
+    async def _take(self) -> None:
+        self._taken.append(await anext(self._source, None))
+
+    def close(self) -> None:
+        """Stop listening; the stream ends after what it holds already."""
+        self._thread.look(self._source.close)
+
+
 class Run:
     """One run of an open world, from any thread: see ``leviath.RunHandle``."""
 
@@ -245,12 +277,13 @@ class Run:
     decide = _plain(RunHandle.decide)
     forget = _plain(RunHandle.forget)
 
-    def events(self, *, after: int = 0, timeout_s: float | None = None) -> Iterator[WorldEvent]:
+    def events(self, *, after: int = 0, timeout_s: float | None = None) -> EventStream:
         """The run's durable events numbered above ``after``, then new ones, until it has ended.
 
         Raises TimeoutError when none comes for ``timeout_s``; go on with ``after``.
         """
-        return _pumped(self.thread, self.handle.events(after=after), timeout_s)
+        source = self.thread.look(lambda: self.handle.events(after=after))
+        return EventStream(self.thread, source, timeout_s)
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
@@ -301,26 +334,12 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.thread.look(lambda: self.world.listing(limit=limit, after=after))
 
-    def events(self, *, timeout_s: float | None = None) -> Iterator[WorldEvent]:
+    def events(self, *, timeout_s: float | None = None) -> EventStream:
         """Durable events of all runs from now on, numbered without a gap.
 
         Raises TimeoutError when none comes for ``timeout_s``.
         """
-        return _pumped(self.thread, self.world.events(), timeout_s)
+        return EventStream(self.thread, self.thread.look(self.world.events), timeout_s)
 
 
 open_world = _opening(trio_world.open_world)
-
-
-def _pumped(thread: _Thread, source: AsyncIterator[R], timeout_s: float | None) -> Iterator[R]:
-    """A trio iterator, read from another thread."""
-
-    async def following() -> R | None:
-        return await anext(source, None)
-
-    try:
-        while (item := thread.call(following, timeout_s)) is not None:
-            yield item
-    finally:
-        if thread.is_open:
-            thread.call(cast("Any", source).aclose)
