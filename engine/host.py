@@ -23,7 +23,7 @@ from leviath.components.identity import Identity, Launch
 from leviath.components.inputs import HostClosing, Slept, Spawn
 from leviath.components.parts import RUN_PARTS, WORLD_OWNER
 from leviath.components.world_facts import Counters
-from leviath.engine.clock import WorldTime
+from leviath.engine.clock import WorldTime, perf_ns
 from leviath.engine.commits import Backlog, Dirty, Unit, epoch_of, slices
 from leviath.engine.feed import Feed
 from leviath.engine.lanes import Lane, ThreadLane
@@ -31,7 +31,9 @@ from leviath.engine.limits import (
     CLOSE_GRACE_MS,
     CUT_INTERVAL_MS,
     HEARTBEAT_BUCKETS,
+    STEP_HOLD_MS,
     STEP_INPUTS_MAX,
+    STEP_INPUTS_MIN,
     STORAGE_RETRY_MS,
     THREAD_LOOK_MS,
 )
@@ -102,6 +104,7 @@ class Host:
         self._in_flight: Unit | None = None
         self._in_flight_bytes = 0
         """Texts of the unit that is being committed."""
+        self._inputs_max = STEP_INPUTS_MAX
         self._next_due_ms: int | None = None
         self._retry_ms: int | None = None
         self._last_cut_ms = world_ms
@@ -150,7 +153,7 @@ class Host:
             while self.fatal is None and not (self._closing and self.is_settled):
                 if self._may_step():
                     self._step()
-                    self._hand_over()
+                    self._housekeep()
                     await trio.lowlevel.checkpoint()
                 else:
                     await self._wait()
@@ -281,9 +284,11 @@ class Host:
         if slept:
             inputs.append(Slept(slept))
         inbox = self.inbox
-        while inbox and len(inputs) < STEP_INPUTS_MAX:
+        while inbox and len(inputs) < self._inputs_max:
             inputs.append(inbox.popleft())
+        began = perf_ns()
         result = self.stepper.step(inputs, Now(world_ms, self.clock.wall_ms()))
+        self._pace(len(inputs), perf_ns() - began)
         self._next_due_ms = result.next_due_ms
         for run, what in result.failures:
             _log.error("run %s: %s", self._name(run), what)
@@ -296,6 +301,15 @@ class Host:
             self.dirty.note(self.world, result)
         if self.mirror is not None:
             self.mirror.note(result, world_ms)
+
+    def _pace(self, inputs: int, took_ns: int) -> None:
+        """Size the next step so that it holds the loop for about ``STEP_HOLD_MS``."""
+        if inputs < 8:
+            return
+        fits = STEP_HOLD_MS * 1_000_000 * inputs // max(took_ns, 1)
+        # Half way there each time: one slow step says little.
+        paced = (self._inputs_max + fits) // 2
+        self._inputs_max = max(STEP_INPUTS_MIN, min(STEP_INPUTS_MAX, paced))
 
     def identity(self, run: int) -> Identity:
         """Who a run with an effect in flight is."""
