@@ -6,6 +6,7 @@ posted -> commit of the step that took it (it happened, once).
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections import deque
@@ -29,6 +30,7 @@ from leviath.engine.feed import Feed
 from leviath.engine.lanes import Lane, ThreadLane
 from leviath.engine.limits import (
     CLOSE_GRACE_MS,
+    FREEZE_RUNS,
     CUT_INTERVAL_MS,
     HEARTBEAT_BUCKETS,
     STEP_HOLD_MS,
@@ -105,6 +107,7 @@ class Host:
         self._in_flight_bytes = 0
         """Texts of the unit that is being committed."""
         self._inputs_max = STEP_INPUTS_MAX
+        self._frozen_runs = self.world.resident_count()
         self._next_due_ms: int | None = None
         self._retry_ms: int | None = None
         self._last_cut_ms = world_ms
@@ -297,6 +300,9 @@ class Host:
         self._unit.results.append(result)
         self.backlog.steps += 1
         self.backlog.size_bytes = self.texts.fresh_bytes + self._in_flight_bytes
+        if self.world.resident_count() >= self._frozen_runs + FREEZE_RUNS:
+            self._frozen_runs = self.world.resident_count()
+            gc.freeze()
         if self.chain is not None:
             self.dirty.note(self.world, result)
         if self.mirror is not None:

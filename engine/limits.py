@@ -75,6 +75,8 @@ HEARTBEAT_BUCKETS: Final = 30
 SLEEP_GAP_MS: Final = 5_000
 """A gap longer than this beyond what the loop waited for is a sleeping machine, not time used."""
 
+FREEZE_RUNS: Final = 10_000
+"""Runs that come in between two freezes of the heap (architecture 6)."""
 LOAD_SLICE_MS: Final = 5
 """How long a load works before it lets the host's loop run."""
 SETTLE_RUNS_MAX: Final = 64

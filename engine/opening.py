@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -135,9 +137,10 @@ async def _open_held(
         texts = Texts(reader.entry)
         world, caches, stepper = _new_world()
         mark = database.set_loading if wary else None
-        loaded = await sliced(
-            load_world(world, caches, database, texts.body, suspects=suspects, mark=mark)
-        )
+        with collector_paused():
+            loaded = await sliced(
+                load_world(world, caches, database, texts.body, suspects=suspects, mark=mark)
+            )
         row = database.world()
         assert row is not None
         world.load(WORLD_OWNER, [Seed(row.world_id, row.seed)])
@@ -164,6 +167,22 @@ async def _open_held(
         clean=clean,
         chain=chain,
     )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection while a world is loaded, and none of what was loaded is looked at after.
+
+    A full collection over 100,000 runs takes about 100 ms, and they are no garbage.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
 
 
 def _blame(database: Database) -> tuple[frozenset[int], bool]:
