@@ -194,6 +194,7 @@ def _entry(found: Snapshot, run: ListedRun) -> dict[str, object]:
         "last_progress_at": _seconds(run.progress_ms),
         "unattended": bool(run.yolo),
         "empty_output": bool(run.empty_output),
+        "splits_degraded": None,  # not in the index: unknown, which is not zero
         "has_final_output": bool(run.has_output),
     }
 
@@ -207,6 +208,7 @@ def _ended(run: ListedRun) -> dict[str, object]:
         "updated_at": _seconds(run.updated_ms),
         "last_progress_at": _seconds(run.progress_ms),
         "empty_output": bool(run.empty_output),
+        "splits_degraded": None,
         "has_final_output": bool(run.has_output),
         "abandoned": False,
     }
