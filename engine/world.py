@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import trio
@@ -368,8 +369,15 @@ async def open_world(
     table = prices if isinstance(prices, PriceTable) else PriceTable.parse(prices or {})
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
+    scratch: TemporaryDirectory[str] | None = None
+    if opened.home is None:
+        # Nothing of the world is written; but tools put drafts and long results somewhere.
+        scratch = TemporaryDirectory(prefix="leviath-")
+        runs = scratch.name
+    else:
+        runs = str(opened.home / "runs")
     try:
-        host = _host(opened, offering, real, configured, on_text, drive=drive)
+        host = _host(opened, offering, real, configured, on_text, runs, drive=drive)
         caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drive, host, nursery.cancel_scope)
@@ -383,6 +391,8 @@ async def open_world(
                     await trio.lowlevel.checkpoint()
     finally:
         opened.release()
+        if scratch is not None:
+            scratch.cleanup()
     if host.fatal is not None:
         raise host.fatal from (None if isinstance(caught, trio.Cancelled) else caught)
     if caught is not None:
@@ -408,15 +418,12 @@ def _host(
     clock: Clock,
     configured: Configured,
     on_text: Callable[[str, str], None] | None,
+    runs: str,
     *,
     drive: bool,
 ) -> Host:
-    home = opened.home
-
-    base = os.devnull if home is None else str(home / "runs")
-
     def spill_dir(run_id: str) -> str:
-        return f"{base}/{run_id}/spill"
+        return f"{runs}/{run_id}/spill"
 
     outside = Outside(
         offering,

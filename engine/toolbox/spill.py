@@ -67,9 +67,16 @@ def spill_name(call: ToolCall) -> str:
 
 
 def make_private_dir(path: str) -> None:
-    """Make the folder ``path``, 0700, in a folder that is there. Raises OSError."""
+    """Make the folder ``path``, 0700, and what is missing above it. Raises OSError.
+
+    A run's own folder may not be there yet: its first file is written behind its first steps.
+    """
     with suppress(FileExistsError):
-        os.mkdir(path, mode=0o700)
+        try:
+            os.mkdir(path, mode=0o700)
+        except FileNotFoundError:
+            make_private_dir(os.path.dirname(path))
+            os.mkdir(path, mode=0o700)
 
 
 def open_spill(call: ToolCall) -> SpillFile:
