@@ -23,7 +23,7 @@ from leviath.engine.limits import (
     TEXT_INLINE_BYTES_MAX,
 )
 from leviath.engine.ports import InferenceReply, InferenceRequest
-from leviath.engine.prompt import assemble
+from leviath.engine.prompt import Prompt
 from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Outside:
             provider=command.provider,
             model=command.model,
             stage=command.stage,
-            messages=assemble(command, blueprint, self.texts.resolve),
+            messages=Prompt(command, blueprint, self.texts.resolve),
             tools=tuple(self.offering.specs[digest] for digest in command.tools),
             max_output_tokens=256 if routing else model.max_output_tokens,
             temperature_milli=0 if routing else model.temperature_milli,

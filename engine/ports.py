@@ -14,7 +14,7 @@ from leviath.components.error_kind import ERROR_POLICIES, ErrorKind, ErrorPolicy
 from leviath.components.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "ERROR_POLICIES",
@@ -98,7 +98,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider: str
     model: str
     stage: str
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
+    """Immutable, oldest first; put together on first use, so read them in the host's thread."""
     tools: tuple[ToolSpec, ...]
     max_output_tokens: int | None
     """None: the model's own cap."""

@@ -7,7 +7,8 @@ refused by every provider: such halves are left out. The prompt ends with a user
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 from leviath.engine.ports import CallRequest, Message
 
@@ -22,6 +23,50 @@ if TYPE_CHECKING:
 _ORDER = {"stable": 0, "grows": 1, "rewritten": 2}
 _CONVERSATION = "conversation"
 _GO_ON = "Go on."
+
+
+class Prompt(Sequence[Message]):
+    """The messages of one call, put together when somebody looks at them.
+
+    What they are made of is immutable, so it does not matter when that is; a provider that answers
+    without them, as a scripted one does, does not pay for them.
+    """
+
+    __slots__ = ("_blueprint", "_command", "_messages", "_resolve")
+
+    def __init__(
+        self, command: Infer, blueprint: Blueprint, resolve: Callable[[Text], str]
+    ) -> None:
+        self._command = command
+        self._blueprint = blueprint
+        self._resolve = resolve
+        self._messages: tuple[Message, ...] | None = None
+
+    def _all(self) -> tuple[Message, ...]:
+        if self._messages is None:
+            self._messages = assemble(self._command, self._blueprint, self._resolve)
+        return self._messages
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
 
 
 def assemble(
