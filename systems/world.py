@@ -317,6 +317,7 @@ class World:
             elif now != old:
                 changes.append(Put(owner, kind.__name__, msgspec.Raw(_encode(now))))
         for owner in self._gone:
+            self.touched.add(owner)
             changes.append(Gone(owner))
             for kind in list(self._entities[owner]):
                 self._drop(owner, kind)
