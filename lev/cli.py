@@ -45,10 +45,9 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001 - the border: no traceback reaches a person unasked
-        inner = _innermost(error)
         if arguments.verbose:
-            traceback.print_exception(inner)
-        return _failed(_told(inner))
+            traceback.print_exc()
+        return _failed(_told(error))
     return code
 
 
@@ -64,20 +63,9 @@ def _failed(message: str) -> int:
     return 1
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """The error that a group of errors is about: nurseries wrap what passes them."""
-    while isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        known = [inner for inner in group.exceptions if not isinstance(inner, KeyboardInterrupt)]
-        error = (known or list(group.exceptions))[0]
-    return error
-
-
-def _told(error: BaseException) -> str:
+def _told(error: Exception) -> str:
     if isinstance(error, LevError):
         return error.message
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"

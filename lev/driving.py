@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import trio
 
@@ -26,8 +26,20 @@ STALL_LOOK_S: Final = 1.0
 
 def drive(work: Callable[[], Awaitable[T]]) -> T | None:
     """Run ``work`` in a loop of its own. SIGINT and SIGTERM cancel it, which closes its world in
-    order; then the answer is None. A second signal ends the process at once."""
-    return trio.run(_interruptible, work)
+    order; then the answer is None. A second signal ends the process at once.
+
+    What ``work`` raises comes out as itself, not in the groups that nurseries make of it.
+    """
+    try:
+        return trio.run(_interruptible, work)
+    except BaseExceptionGroup as group:
+        raise _innermost(group) from group
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
 
 
 async def _interruptible(work: Callable[[], Awaitable[T]]) -> T | None:

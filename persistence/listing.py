@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from leviath.components.errors import StorageError
 from leviath.components.run_status import RunStatus
@@ -55,6 +55,14 @@ class ListedRun(NamedTuple):
 
 
 assert ", ".join(ListedRun._fields) == _COLUMNS
+
+
+class EndedRun(NamedTuple):
+    """A run that retention may remove."""
+
+    run_id: str
+    status: str
+    ended_ms: int
 
 
 class Listing:
@@ -134,6 +142,16 @@ class Listing:
         """How many runs have each status."""
         return dict(self._all("select status, count(*) from run group by status"))
 
+    def ended(self) -> list[EndedRun]:
+        """All ended runs without a child that has not ended, newest ending first."""
+        sql = (
+            "select run_id, status, coalesce(ended_ms, updated_ms) as over from run"
+            f" where status in ({_marks(ENDED)}) and not exists (select 1 from run as child"
+            f" where child.parent_run_id = run.run_id and child.status not in ({_marks(ENDED)}))"
+            " order by over desc, ordinal desc"
+        )
+        return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED))]
+
     def run_ids(self) -> set[str]:
         """The ids of all runs, ended ones too."""
         return {str(row[0]) for row in self._all("select run_id from run")}
@@ -151,7 +169,7 @@ class Listing:
         rows = self._all(f"select {_COLUMNS} from run where {where}", bindings)  # noqa: S608
         return [ListedRun(*row) for row in rows]
 
-    def _all(self, sql: str, bindings: tuple[Value, ...] = ()) -> list[tuple[Value, ...]]:
+    def _all(self, sql: str, bindings: tuple[Value, ...] = ()) -> list[tuple[Any, ...]]:
         with translated(self._path, self._db):
             return self._db.execute(sql, bindings).fetchall()
 

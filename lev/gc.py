@@ -1,0 +1,96 @@
+"""``lev gc``: retention of ended runs, by age and by count.
+
+A run that has not ended is never touched, nor is a folder that no run is known for: unreadable is
+not ended. A run leaves ``world.db`` first and durably; then its folder leaves ``runs`` in one move and is
+removed. Interrupted in between, it comes back as an ended run, or its remains go with the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from leviath.components.errors import ConfigError, LevError, RunNotFound
+from leviath.engine.clock import RealClock
+from leviath.engine.world import open_world
+from leviath.lev.control import asked_of
+from leviath.lev.homes import home_of
+from leviath.lev.text import age, note, plural, show, table
+from leviath.persistence.listing import EndedRun, Listing
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+_REMAINS: Final = ".gone-"
+"""How the name of a folder begins that is being removed; no run id begins with a dot."""
+
+
+def gc(arguments: argparse.Namespace) -> int:
+    """0 when everything that was to go has gone; 1 when something had to stay."""
+    if arguments.older_than is None and arguments.keep is None:
+        raise ConfigError("say what may go: --older-than SPAN, --keep N, or both")
+    home = home_of(arguments.home)
+    now_ms = RealClock().wall_ms()
+    listing = Listing.open(home)
+    if listing is None:
+        raise RunNotFound(f"{home} holds no world; see --home")
+    with listing:
+        going = due(listing.ended(), now_ms, arguments.older_than, arguments.keep)
+    if arguments.dry_run or not going:
+        rows = [[run.run_id, run.status, f"ended {age(run.ended_ms, now_ms)} ago"] for run in going]
+        show([*table(rows), f"{plural(len(going), 'run')} would go"] if going else ["nothing to remove"])
+        return 0
+    gone: list[str] = []
+
+    async def work() -> int:
+        async with open_world(home, drive=False) as world:
+            for run in going:
+                try:
+                    await world.run(run.run_id).forget()
+                except LevError as error:
+                    note(f"{run.run_id} stays: {error}")
+                else:
+                    gone.append(run.run_id)
+        return 0
+
+    code = asked_of(home, work)
+    # The world is closed: nobody writes into these folders any more.
+    for run_id in gone:
+        set_aside(home, run_id)
+    remove_remains(home)
+    print(f"removed {plural(len(gone), 'run')}")
+    return 1 if code is None or len(gone) < len(going) else 0
+
+
+def due(
+    ended: list[EndedRun], now_ms: int, older_than_s: int | None, keep: int | None
+) -> list[EndedRun]:
+    """Which of the ended runs, newest ending first, may go: old enough, and beyond those to keep."""
+    rest = ended[keep:] if keep else ended
+    if older_than_s is None:
+        return rest
+    return [run for run in rest if run.ended_ms <= now_ms - older_than_s * 1_000]
+
+
+def set_aside(home: Path, run_id: str) -> None:
+    """Take a run's folder out of ``runs`` in one move; one that is no real folder stays."""
+    folder = home / "runs" / run_id
+    if folder.is_dir() and not folder.is_symlink():
+        remains = home / f"{_REMAINS}{run_id}"
+        if remains.exists():
+            shutil.rmtree(remains)
+        os.rename(folder, remains)
+
+
+def remove_remains(home: Path) -> None:
+    """Remove the folders that were set aside, by this call or by one that was interrupted."""
+    with os.scandir(home) as entries:
+        remains = [
+            entry.path
+            for entry in entries
+            if entry.name.startswith(_REMAINS) and entry.is_dir(follow_symlinks=False)
+        ]
+    for path in remains:
+        shutil.rmtree(path)
