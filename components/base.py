@@ -1,10 +1,11 @@
 """What every component is: a frozen, array-encoded msgspec struct of immutable fields.
 
-Schema rules (style 2.5): a part's name and the order of its fields never change, a new field is appended
-and has a default, a field's meaning never changes. Records of each release stay in ``tests/golden``.
+Schema rules (style 2.5): a part's name and the order of its fields never change, a new field is
+appended and has a default, a field's meaning never changes. Records of each release stay in
+``tests/golden``.
 
-``gc=False`` is safe because no component can be part of a cycle: it holds only text, numbers, tuples and
-structs of those.
+``gc=False`` is safe because no component can be part of a cycle: it holds only text, numbers,
+tuples and structs of those.
 """
 
 from __future__ import annotations

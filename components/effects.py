@@ -76,7 +76,8 @@ class Turn(Component):
 
 
 class Held(Component):
-    """A model's reply that landed while the run was paused; used on resume, without a second call."""
+    """A model's reply that landed while the run was paused; used on resume, without a second
+    call."""
 
     effect: int
     text: Text

@@ -69,4 +69,5 @@ class Imported(Component):
     document: bytes = b""
     """The meta.json as it was found."""
     priced_nano: int = 0
-    """Its priced subtotal in nano-dollars; while Cost still equals it, the original figure stands."""
+    """Its priced subtotal in nano-dollars; while Cost still equals it, the original figure
+    stands."""

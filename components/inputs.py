@@ -163,7 +163,8 @@ class Decide(_Input, tag="decide"):
     run: int
     call_id: str
     verdict: str
-    """again, done or stop for a call that may have happened; allow or deny for one that is asked."""
+    """again, done or stop for a call that may have happened; allow or deny for one that is
+    asked."""
     ticket: int = 0
     actor: str = "host"
 

@@ -1,4 +1,5 @@
-"""Status says who may act, the marker says what is next; this table holds every legal pair and move.
+"""Status says who may act, the marker says what is next; this table holds every legal pair and
+move.
 
 The source is architecture section 5. Everything that changes a status or a marker goes through
 ``systems.moves``, which checks here.
@@ -110,8 +111,8 @@ MOVES: Final = MappingProxyType(
         RunStatus.COMPLETE: frozenset[RunStatus](),
     }
 )
-"""The moves between statuses. ``paused`` goes back to what it was, or to cancelled; error and cancelled
-go to running by an explicit resume only."""
+"""The moves between statuses. ``paused`` goes back to what it was, or to cancelled; error and
+cancelled go to running by an explicit resume only."""
 
 
 def pair_is_legal(status: RunStatus, marker: Marker | None) -> bool:

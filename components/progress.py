@@ -21,7 +21,8 @@ class Clock(Component):
 
 
 class Cost(Component):
-    """A fold of the run's ledger. Unknown is not zero: a call without a price counts as unpriced."""
+    """A fold of the run's ledger. Unknown is not zero: a call without a price counts as
+    unpriced."""
 
     prompt: int = 0
     completion: int = 0
@@ -115,8 +116,8 @@ class Visits(Component):
     routings: int = 0
     """Routing calls that are over: one less than the ordinal of the next."""
     turn_calls: int = 0
-    """Turn calls that are over, by a reply or for good: one less than the ordinal of the next. Retries
-    and the next model after a failover keep the ordinal of the call that they repeat."""
+    """Turn calls that are over, by a reply or for good: one less than the ordinal of the next.
+    Retries and the next model after a failover keep the ordinal of the call that they repeat."""
 
 
 class Resolution(Component):

@@ -42,6 +42,11 @@ def check_run_id(text: str) -> str:
     return text
 
 
+def is_run_id(text: str) -> bool:
+    """Whether ``text`` may be a run id."""
+    return _fault(text) is None
+
+
 def _fault(text: str) -> str | None:
     if not text:
         return "is empty"

@@ -1,7 +1,7 @@
 """Texts by value or by digest.
 
-A short text travels inside the record that names it. A long one is stored once in the entry table under
-its digest, so that a constant 1 MB region costs one row however many turns see it.
+A short text travels inside the record that names it. A long one is stored once in the entry table
+under its digest, so that a constant 1 MB region costs one row however many turns see it.
 """
 
 from __future__ import annotations

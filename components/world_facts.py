@@ -112,7 +112,8 @@ class Priced(Part):
 
 
 class Prices(Component):
-    """All rates that are known. A model without a row has no price, which is not a price of zero."""
+    """All rates that are known. A model without a row has no price, which is not a price of
+    zero."""
 
     rows: tuple[Priced, ...] = ()
 

@@ -1,8 +1,8 @@
 """The only module that reads outside time.
 
-A host tells two times apart: monotonic milliseconds drive everything that decides, wall milliseconds are
-records only. ``WorldTime`` continues the world's own monotonic time across restarts and leaves out the
-time that the machine slept.
+A host tells two times apart: monotonic milliseconds drive everything that decides, wall
+milliseconds are records only. ``WorldTime`` continues the world's own monotonic time across
+restarts and leaves out the time that the machine slept.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class ManualClock:
 
 
 class WorldTime:
-    """World milliseconds: where the last host left them, plus what passed while this one was awake."""
+    """World milliseconds: where the last host left them, plus what passed while this one was
+    awake."""
 
     def __init__(self, clock: Clock, start_ms: int) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
 """From steps to the disk: what enters is durable before anything leaves.
 
-All steps that are ready go into one transaction, one fsync for many. While one is being committed the
-next steps run; their number and size are bounded. A cut is written behind a commit, in slices, and makes
-all of its rows valid at once.
+All steps that are ready go into one transaction, one fsync for many. While one is being committed
+the next steps run; their number and size are bounded. A cut is written behind a commit, in slices,
+and makes all of its rows valid at once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, field
 
-from leviath.components.changes import Gone, Put, Remove, Splice
-from leviath.components.context import Context
-from leviath.components.parts import PARTS, RUN_PARTS, WORLD_OWNER
+from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters
 from leviath.engine.limits import CUT_BYTES, NOT_DURABLE_BYTES_MAX, NOT_DURABLE_STEPS_MAX
 from leviath.persistence.journal import encode_step
@@ -71,8 +69,8 @@ class Chain:
     def commit(self, unit: Unit, prepare: Callable[[Unit], None] | None) -> int:
         """Write a unit in one transaction; returns its size in bytes.
 
-        Raises what ``Database.commit`` raises; nothing of the unit is there then, and it can be tried
-        again as it is.
+        Raises what ``Database.commit`` raises; nothing of the unit is there then, and it can be
+        tried again as it is.
         """
         rows = []
         digest = self.digest
@@ -149,20 +147,9 @@ class Dirty:
         self.parts: CutParts = {}
         self.size_bytes = 0
 
-    def note(self, world: World, result: StepResult) -> None:
+    def note(self, result: StepResult) -> None:
         """Take in one step's changes."""
-        parts = self.parts
-        for change in result.changes:
-            owner = change.owner
-            if isinstance(change, Put):
-                parts[owner, change.part] = world.find(owner, PARTS[change.part])
-            elif isinstance(change, Splice):
-                parts[owner, "Context"] = world.find(owner, Context)
-            elif isinstance(change, Remove):
-                parts[owner, change.part] = None
-            elif isinstance(change, Gone):
-                for kind in RUN_PARTS:
-                    parts[owner, kind.__name__] = None
+        self.parts.update(result.written)
 
     def note_all(self, world: World) -> None:
         """Everything of the world is new to the store."""

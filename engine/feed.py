@@ -1,6 +1,7 @@
 """Events to whoever listens: durable ones only, numbered, each subscriber at its own pace.
 
-A subscriber that lags beyond its queue loses nothing: it is told where it fell behind and reads the rest
+A subscriber that lags beyond its queue loses nothing: it is told where it fell behind and reads
+the rest
 from the journal.
 """
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Subscription:
     """A bounded queue of events of one run, or of all."""
 
-    def __init__(self, run_id: str | None) -> None:
+    def __init__(self, run_id: str | None, queue_max: int) -> None:
         self.run_id = run_id
+        self._queue_max = queue_max
         self.queue: deque[WorldEvent] = deque()
         self.behind_step: int | None = None
         """The first durable step whose events did not fit; None while the queue is complete."""
@@ -32,7 +34,7 @@ class Subscription:
     def put(self, event: WorldEvent, step: int) -> None:
         if self.behind_step is not None:
             return
-        if len(self.queue) >= EVENT_QUEUE_MAX:
+        if len(self.queue) >= self._queue_max:
             self.behind_step = step
         else:
             self.queue.append(event)
@@ -58,6 +60,7 @@ class Feed:
         self._changed: dict[int, trio.Event] = {}
         self._progress: trio.Event | None = None
         self.closed = False
+        self.queue_max = EVENT_QUEUE_MAX
         self._kept: deque[WorldEvent] | None = None
 
     def keep(self, count: int) -> None:
@@ -69,7 +72,7 @@ class Feed:
         return () if self._kept is None else tuple(self._kept)
 
     def subscribe(self, run_id: str | None) -> Subscription:
-        subscription = Subscription(run_id)
+        subscription = Subscription(run_id, self.queue_max)
         if self.closed:
             subscription.close()
         elif run_id is None:

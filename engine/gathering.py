@@ -18,8 +18,8 @@ def gather(
 ) -> list[tuple[str, list[str]]]:
     """Per region, the texts of its files, each headed by its path. Runs in a thread.
 
-    A file outside the workdir, after symlinks, is left out and said so. Raises OSError for a named file
-    that is not there and for a workdir that is gone.
+    A file outside the workdir, after symlinks, is left out and said so. Raises OSError for a named
+    file that is not there and for a workdir that is gone.
     """
     root = Path(os.path.realpath(workdir, strict=True))
     found: list[tuple[str, list[str]]] = []

@@ -137,7 +137,8 @@ class Host:
         self._wakeup.set()
 
     def ask(self, make: Callable[[int], Input], answer: Callable[[Ack], None]) -> None:
-        """Post an input with a ticket; ``answer`` hears its acknowledgement once that is durable."""
+        """Post an input with a ticket; ``answer`` hears its acknowledgement once that is
+        durable."""
         self.world.check_thread()
         if self._closing:
             answer(Ack(0, code="closed", message="this world is closing; open it again"))
@@ -304,7 +305,7 @@ class Host:
             self._frozen_runs = self.world.resident_count()
             gc.freeze()
         if self.chain is not None:
-            self.dirty.note(self.world, result)
+            self.dirty.note(result)
         if self.mirror is not None:
             self.mirror.note(result, world_ms)
 
@@ -338,6 +339,7 @@ class Host:
                 if n in self.world:
                     unit.runs[n] = self.world.row(n)
         if not (unit.results or unit.runs):
+            self._cut_idle(now)
             return
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
@@ -419,6 +421,14 @@ class Host:
         if not self.dirty.parts:
             return False
         return self.dirty.is_due or now_ms - self._last_cut_ms >= CUT_INTERVAL_MS
+
+    def _cut_idle(self, now_ms: int) -> None:
+        """Nothing happens, so everything is durable: a cut that is due need not wait for a step."""
+        if self.writer is None or self._cutting or self._closing or not self._cut_is_due(now_ms):
+            return
+        self._cutting = True
+        self._last_cut_ms = now_ms
+        self._start_cut(self.durable_step, self.dirty.take())
 
     def _start_cut(self, step: int, taken: CutParts) -> None:
         """Write what had changed by ``step``, which is durable. The world goes on meanwhile."""

@@ -1,8 +1,9 @@
 """Lanes: pools of long-lived workers that carry out what the world wants.
 
-One supervised helper for every kind of work: whatever a job does, its outcome is posted, so that no run
-waits for ever. A job that does not wait costs no task switch; a job is cancelled by cancelling the
-worker that has it, which is then replaced, so that no call pays for a cancel scope of its own.
+One supervised helper for every kind of work: whatever a job does, its outcome is posted, so that
+no run waits for ever. A job that does not wait costs no task switch; a job is cancelled by
+cancelling the worker that has it, which is then replaced, so that no call pays for a cancel scope
+of its own.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Lane:
             self._workers -= 1
 
     async def _serve(self, scope: trio.CancelScope) -> None:
-        """Do jobs until none is left, within one scope: a cancelled job ends the scope, not the lane."""
+        """Do jobs until none is left, within one scope: a cancelled job ends the scope, not the
+        lane."""
         done = 0
         while self._queue:
             job = self._queue.popleft()

@@ -1,4 +1,5 @@
-"""A subscriber's view of the events: from the journal what was missed, then what comes, each once."""
+"""A subscriber's view of the events: from the journal what was missed, then what comes, each
+once."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     from leviath.persistence.reader import Reader
 
 _ROWS = 256
-"""Steps read from the journal at once: about a millisecond, so that a long past does not hold the loop."""
+"""Steps read from the journal at once: about a millisecond, so that a long past does not hold the
+loop."""
 
 
 class EventStream:
     """Durable events in the order of their numbers; an async iterator.
 
     With a run, its events until it has ended; else those of all runs until the world closes. A slow
-    reader loses nothing: what does not fit its queue is read from the journal. Cancelled while waiting:
-    nothing was taken. Listening ends with ``close``, or when the stream is garbage.
+    reader loses nothing: what does not fit its queue is read from the journal. Cancelled while
+    waiting: nothing was taken. Listening ends with ``close``, or when the stream is garbage.
     """
 
     def __init__(
@@ -38,7 +40,8 @@ class EventStream:
         after: int | None = None,
         since_step: int = 0,
     ) -> None:
-        """``after`` None starts now; a number starts behind that event, looked for after ``since_step``."""
+        """``after`` None starts now; a number starts behind that event, looked for after
+        ``since_step``."""
         host.world.check_thread()
         self._host = host
         self._reader = reader
@@ -56,12 +59,13 @@ class EventStream:
         return self
 
     async def __anext__(self) -> WorldEvent:
+        """Raises StopAsyncIteration after the run's last event, or when the world is closed."""
         while True:
             event = self._next()
             if event is not None:
                 self._last = event.number
                 return event
-            if self._from_step is not None:
+            if self._from_step is not None and not self._host.feed.closed:
                 self._read(self._from_step)
                 await trio.lowlevel.checkpoint()
             elif self._subscription.closed or (self._run and await self._is_complete()):

@@ -1,7 +1,7 @@
 """Loading a world: the newest cut, the redo list of later steps, then one world. No system runs.
 
-Newer rules load exactly what older ones left. Everything here is in slices, so that a host's loop is
-not held while 100,000 runs come in.
+Newer rules load exactly what older ones left. Everything here is in slices, so that a host's loop
+is not held while 100,000 runs come in.
 """
 
 from __future__ import annotations

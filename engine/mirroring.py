@@ -1,7 +1,7 @@
 """When which run's files are written: at once when it matters, at most once a second otherwise.
 
-The mirror row is committed before the file, so that a file equal to its new or old digest is known to be
-ours. Files are written by a thread of their own, from durable steps only.
+The mirror row is committed before the file, so that a file equal to its new or old digest is known
+to be ours. Files are written by a thread of their own, from durable steps only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class FileMirror(Protocol):
-    """Makes files of runs. ``prepare`` runs in the writer's thread, ``write`` hands to the file thread."""
+    """Makes files of runs. ``prepare`` runs in the writer's thread, ``write`` hands to the file
+    thread."""
 
     def prepare(self, unit: Unit) -> None:
         """Project ``unit.runs``; fill ``unit.mirror_rows`` and ``unit.files``."""

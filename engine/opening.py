@@ -171,7 +171,8 @@ async def _open_held(
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection while a world is loaded, and none of what was loaded is looked at after.
+    """No garbage collection while a world is loaded, and none of what was loaded is looked at
+    after.
 
     A full collection over 100,000 runs takes about 100 ms, and they are no garbage.
     """

@@ -1,8 +1,9 @@
 """From regions to messages: what the model sees of a run, in the order that caches like best.
 
-System blocks first, sorted by how seldom they change (stable, grows, rewritten), each under its region's
-name; then the conversation. A tool result without its call, or a call without its result, would be
-refused by every provider: such halves are left out. The prompt ends with a user's or a tool's turn.
+System blocks first, sorted by how seldom they change (stable, grows, rewritten), each under its
+region's name; then the conversation. A tool result without its call, or a call without its result,
+would be refused by every provider: such halves are left out. The prompt ends with a user's or a
+tool's turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One advance of the world: inputs in, redo list and wishes out. No I/O, no await, no clock.
 
 First the inputs in their order, then what is due, then rounds: systems take runs out of transient
-markers, and slots are granted, until nothing moves. A system that raises is undone for its run, whose
-stage ends in error with the system's name and the exception's type.
+markers, and slots are granted, until nothing moves. A system that raises is undone for its run,
+whose stage ends in error with the system's name and the exception's type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leviath.components.events import WorldEvent
     from leviath.components.inputs import Input
     from leviath.systems.run import System
-    from leviath.systems.world import World
+    from leviath.systems.world import World, Written
 
 
 class StepResult(Struct, frozen=True, gc=False):
@@ -41,6 +41,8 @@ class StepResult(Struct, frozen=True, gc=False):
     now: Now
     inputs: tuple[Input, ...]
     changes: list[Change]
+    written: Written
+    """The parts that changed, as the step left them."""
     events: tuple[WorldEvent, ...]
     commands: tuple[Command, ...]
     facts: tuple[LedgerFact, ...]
@@ -70,8 +72,8 @@ class Stepper:
     def step(self, inputs: Sequence[Input], now: Now) -> StepResult:
         """Take ``inputs`` in order at ``now`` and let every run go as far as it can.
 
-        Raises WorldError when the world itself is broken, and MemoryError; the step is abandoned then,
-        and the host loads again from what is durable.
+        Raises WorldError when the world itself is broken, and MemoryError; the step is abandoned
+        then, and the host loads again from what is durable.
         """
         world = self.world
         world.check_thread()
@@ -92,7 +94,8 @@ class Stepper:
         return self._finish(tuple(inputs), tick, failures)
 
     def _take(self, tick: Tick, item: Input) -> None:
-        """Apply one input. What cannot be applied leaves nothing behind, and its caller hears so."""
+        """Apply one input. What cannot be applied leaves nothing behind, and its caller hears
+        so."""
         n = intake.owner_of(item)
         if n not in self.world or not (n or isinstance(item, Spawn | Import)):
             # Answered without a run, or about the world itself: a failure is one of the whole.
@@ -192,7 +195,7 @@ class Stepper:
                     sequence=world.sequence,
                 ),
             )
-        changes = world.take_changes()
+        changes, written = world.take_changes()
         touched = frozenset(world.touched)
         world.touched.clear()
         gone = tuple(n for n in touched if n and n not in world)
@@ -201,6 +204,7 @@ class Stepper:
             now=tick.now,
             inputs=inputs,
             changes=changes,
+            written=written,
             events=tuple(tick.events),
             commands=tuple(tick.commands),
             facts=tuple(tick.facts),

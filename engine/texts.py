@@ -1,7 +1,7 @@
 """The border for texts: cleaned once, interned when long, resolved for whoever sends them out.
 
-A long text is kept under its digest: in the step's batch until that is durable, in ``world.db`` after,
-and in a bounded cache in between so that a prompt does not read the disk.
+A long text is kept under its digest: in the step's batch until that is durable, in ``world.db``
+after, and in a bounded cache in between so that a prompt does not read the disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a host developer holds: an open world and its runs.
 
-Every method that changes something returns only after the change is durable. A cancelled call either
-did not happen or happened whole; which of the two, ``runs`` tells.
+Every method that changes something returns only after the change is durable. A cancelled call
+either did not happen or happened whole; which of the two, ``runs`` tells.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from leviath.components.inputs import (
 )
 from leviath.components.output import Output
 from leviath.components.parts import WORLD_OWNER
+from leviath.components.run_id import is_run_id
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Policy
 from leviath.engine.clock import RealClock
@@ -127,12 +128,13 @@ class OpenWorld:
     ) -> RunHandle:
         """Start a run and return its handle once the run is durable.
 
-        ``agent`` is a blueprint's folder or file, or a Blueprint. ``key`` makes a second spawn return the
-        first run, also after a restart. ``yolo`` is True for an unattended run, or the name of a profile.
-        ``model`` is ``provider/model`` or a model of the stage's first provider, without failover.
+        ``agent`` is a blueprint's folder or file, or a Blueprint. ``key`` makes a second spawn
+        return the first run, also after a restart. ``yolo`` is True for an unattended run, or the
+        name of a profile. ``model`` is ``provider/model`` or a model of the stage's first
+        provider, without failover.
 
-        Raises BlueprintError, SpawnError or ConfigError; nothing of the run exists then. Cancelled: the
-        run may exist; spawn again with the same ``key`` to find out.
+        Raises BlueprintError, SpawnError or ConfigError; nothing of the run exists then.
+        Cancelled: the run may exist; spawn again with the same ``key`` to find out.
         """
         known = self._by_key(key)
         if known is not None:
@@ -187,6 +189,8 @@ class OpenWorld:
 
     def _find(self, run_id: str) -> RunHandle | None:
         self._host.world.check_thread()
+        if not is_run_id(run_id):
+            return None
         n = self._host.world.by_run_id.get(run_id)
         if n is not None:
             return RunHandle(self, n, run_id)
@@ -204,7 +208,8 @@ class OpenWorld:
         return handle
 
     def runs(self) -> list[RunHandle]:
-        """Handles of all hosted runs, oldest first. Ended ones leave after a while; see ``listing``."""
+        """Handles of all hosted runs, oldest first. Ended ones leave after a while; see
+        ``listing``."""
         world = self._host.world
         world.check_thread()
         return [RunHandle(self, n, world.run_id(n)) for n in sorted(world.owners())]
@@ -238,9 +243,11 @@ class RunHandle:
         return f"<run {self.run_id}>"
 
     def events(self, *, after: int = 0) -> EventStream:
-        """The run's durable events with a number above ``after``, then new ones, until it has ended.
+        """The run's durable events with a number above ``after``, then new ones, until it has
+        ended.
 
-        An async iterator. Cancelled: nothing is lost; go on with ``after`` set to the last number seen.
+        An async iterator. Cancelled: nothing is lost; go on with ``after`` set to the last number
+        seen.
         """
         return EventStream(
             self._host,
@@ -301,33 +308,37 @@ class RunHandle:
         return [] if reader is None else reader.ledger(self.ordinal)
 
     async def pause(self, *, why: str = "", actor: str = "host") -> None:
-        """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has ended."""
-        await self._ask(lambda ticket: Pause(self.ordinal, ticket, actor, why))
+        """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has
+        ended."""
+        await self._ask(lambda ticket: Pause(self.ordinal, ticket, label(actor), label(why)))
 
     async def resume(self, *, actor: str = "host") -> None:
         """Let a paused run go on, or start one again that ended in error or was cancelled."""
         self._host.page_in(self.ordinal, self._world._opened.reader)
-        await self._ask(lambda ticket: Resume(self.ordinal, ticket, actor))
+        await self._ask(lambda ticket: Resume(self.ordinal, ticket, label(actor)))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
         """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
         self._host.page_in(self.ordinal, self._world._opened.reader)
-        await self._ask(lambda ticket: Cancel(self.ordinal, ticket, actor, why))
+        await self._ask(lambda ticket: Cancel(self.ordinal, ticket, label(actor), label(why)))
 
     async def message(self, text: str, *, region: str = "", sender: str = "") -> None:
         """Give the run a message; it is delivered once, before its next request."""
         if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES_MAX:
             raise ConfigError(f"a message may have {MESSAGE_BYTES_MAX:,} bytes; put more in a file")
         body = self._host.texts.intern(text)
-        await self._ask(lambda ticket: Post(self.ordinal, body, ticket, sender, region))
+        await self._ask(lambda ticket: Post(self.ordinal, body, ticket, label(sender),
+        label(region)))
 
     async def decide(self, call_id: str, verdict: str, *, actor: str = "host") -> None:
-        """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have happened,
-        ``allow`` or ``deny`` for one that asks."""
-        await self._ask(lambda ticket: Decide(self.ordinal, call_id, verdict, ticket, actor))
+        """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have
+        happened, ``allow`` or ``deny`` for one that asks."""
+        call, word, who = label(call_id), label(verdict), label(actor)
+        await self._ask(lambda ticket: Decide(self.ordinal, call, word, ticket, who))
 
     async def forget(self) -> None:
-        """Drop an ended run from the home (retention). Raises RunConflict while it has not ended."""
+        """Drop an ended run from the home (retention). Raises RunConflict while it has not
+        ended."""
         self._host.page_in(self.ordinal, self._world._opened.reader)
         await self._ask(lambda ticket: Release(self.ordinal, ticket))
 
@@ -354,14 +365,15 @@ async def open_world(
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
-    ``home`` is the folder of the world: a path, else ``$LEVIATH_HOME/.leviath``, else ``~/.leviath``.
-    ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per million tokens by
-    ``provider/model``. ``on_text(run_id, piece)`` hears text as it streams; it is not durable.
-    With ``drive=False`` nothing is sent and no run moves on: only requests are carried out.
+    ``home`` is the folder of the world: a path, else ``$LEVIATH_HOME/.leviath``, else
+    ``~/.leviath``. ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per
+    million tokens by ``provider/model``. ``on_text(run_id, piece)`` hears text as it streams; it
+    is not durable. With ``drive=False`` nothing is sent and no run moves on: only requests are
+    carried out.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
-    Leaving the block, also by cancellation, lets outcomes in flight land within a grace period, makes all
-    durable and lets the home go. Closing changes no run's status.
+    Leaving the block, also by cancellation, lets outcomes in flight land within a grace period,
+    makes all durable and lets the home go. Closing changes no run's status.
     """
     real = clock or RealClock()
     own = (*(builtin_tools() if builtins else ()), *(as_tool(tool) for tool in tools))

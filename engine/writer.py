@@ -1,4 +1,5 @@
-"""The thread that owns the writing connection: closures in order, results back on the host's loop."""
+"""The thread that owns the writing connection: closures in order, results back on the host's
+loop."""
 
 from __future__ import annotations
 

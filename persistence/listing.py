@@ -122,7 +122,7 @@ class Listing:
             " union all select ordinal from run indexed by run_by_status"
             f" where status in ({_marks(ENDED)}) and updated_ms >= ? and ordinal < ?"
             f"{' and coalesce(ended_ms, updated_ms) >= ?' if ended_since_ms is not None else ''}"
-            " order by ordinal desc limit ?"
+            " order by ordinal desc limit ?"  # noqa: S608
         )
         tail = () if ended_since_ms is None else (since,)
         bindings = (*LIVE, below, *ENDED, since, below, *tail, limit)
@@ -148,7 +148,7 @@ class Listing:
             "select run_id, status, coalesce(ended_ms, updated_ms) as over from run"
             f" where status in ({_marks(ENDED)}) and not exists (select 1 from run as child"
             f" where child.parent_run_id = run.run_id and child.status not in ({_marks(ENDED)}))"
-            " order by over desc, ordinal desc"
+            " order by over desc, ordinal desc"  # noqa: S608
         )
         return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED))]
 
@@ -161,7 +161,7 @@ class Listing:
         sql = (
             "select run_id from run where ordinal in (select loading from opening where"
             " loading is not null and loaded = 0 group by loading having count(*) >= ?)"
-            f" and status in ({_marks(LIVE)})"
+            f" and status in ({_marks(LIVE)})"  # noqa: S608
         )
         return [str(row[0]) for row in self._all(sql, (DIED_LOADING_MAX, *LIVE))]
 

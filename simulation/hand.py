@@ -1,6 +1,7 @@
 """A world driven by hand: the test is its clock, its models and its tools.
 
-Nothing waits and nothing is written. Every step is chained into a digest, as a host would journal it.
+Nothing waits and nothing is written. Every step is chained into a digest, as a host would journal
+it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ START_MS = 1_790_000_000_000
 class Hand:
     """A world without a host. ``commands`` holds what was asked for and is not answered yet.
 
-    With ``check`` every step is held to the invariants, to a world rebuilt from its components and to
-    its own redo list; AssertionError names the first difference.
+    With ``check`` every step is held to the invariants, to a world rebuilt from its components and
+    to its own redo list; AssertionError names the first difference.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ class Hand:
             assert value == rebuilt[name], f"cache {name}: {value}, rebuilt {rebuilt[name]}"
 
     def restart(self, *, offer: Offer | None = None, away_ms: int = 0) -> StepResult:
-        """A new host takes the world from its components: what was in flight is lost and settled."""
+        """A new host takes the world from its components: what was in flight is lost and
+        settled."""
         self.world, self.caches = rebuild(self.world)
         self.stepper = Stepper(self.world, self.caches)
         self.wall_ms += away_ms
@@ -179,7 +181,8 @@ class Hand:
         infer: Infer | None = None,
         **more: Any,
     ) -> StepResult:
-        """Answer the oldest model call (or ``infer``). ``calls`` are (call id, tool, JSON arguments)."""
+        """Answer the oldest model call (or ``infer``). ``calls`` are (call id, tool, JSON
+        arguments)."""
         asked = tuple(AskedCall(call_id, tool, inline(args)) for call_id, tool, args in calls)
         values: dict[str, Any] = {"prompt": 10, "completion": 2, "cost_nano_usd": 1_000}
         values.update(more)

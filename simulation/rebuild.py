@@ -1,7 +1,7 @@
 """A second world from the first one's components, as a load would make it, to compare the two.
 
-Everything in a world that is no component is a cache. If a rebuilt world differs from the live one, a
-cache was kept wrongly, and a restart would go on differently.
+Everything in a world that is no component is a cache. If a rebuilt world differs from the live
+one, a cache was kept wrongly, and a restart would go on differently.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from leviath.systems.world import World
 
 
 def rebuild(world: World) -> tuple[World, Caches]:
-    """A new world with the same components and blueprints, and its caches. ``world`` is not changed."""
+    """A new world with the same components and blueprints, and its caches. ``world`` is not
+    changed."""
     fresh = World()
     caches = Caches(fresh)
     fresh.blueprints.update(world.blueprints)

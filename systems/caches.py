@@ -39,10 +39,12 @@ class Caches:
         self.dirty: dict[SlotKey, None] = {}
         """Keys whose slots or queues changed since the last grants, in order of change."""
         self._ranks: dict[SlotKey, list[tuple[int, int, int]]] = {}
-        """Heaps of (live calls of the root, age of its oldest waiting run, root); stale ones stay."""
+        """Heaps of (live calls of the root, age of its oldest waiting run, root); stale ones
+        stay."""
         self._wants: dict[int, tuple[SlotKey, int]] = {}
         self._holds: dict[int, tuple[int, tuple[SlotKey, ...]]] = {}
-        """Root, and the slots of all live calls of a run: an aborted one holds its own till it is back."""
+        """Root, and the slots of all live calls of a run: an aborted one holds its own till it is
+        back."""
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         world.watch(Identity, self._identity)

@@ -246,7 +246,8 @@ def drop_effect(run: Run, number: int) -> None:
 
 
 def put_down(run: Run, tick: Tick, message: str) -> None:
-    """End a run that no edge can help: it loops within a step, or its components contradict each other.
+    """End a run that no edge can help: it loops within a step, or its components contradict each
+    other.
 
     Writes only what any run has, so that it cannot fail itself. A call in flight is forgotten.
     """

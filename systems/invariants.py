@@ -1,5 +1,5 @@
-"""What holds between two steps, each as a name and one line. Checked over the runs that changed; over the
-whole world on load, on close and on demand."""
+"""What holds between two steps, each as a name and one line. Checked over the runs that changed;
+over the whole world on load, on close and on demand."""
 
 from __future__ import annotations
 

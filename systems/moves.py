@@ -1,4 +1,5 @@
-"""The only way a status or a marker changes: through the table, with what always follows a change."""
+"""The only way a status or a marker changes: through the table, with what always follows a
+change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a host says when it takes a world, and what becomes of effects that the last one had in flight."""
+"""What a host says when it takes a world, and what becomes of effects that the last one had in
+flight."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 def take_opened(world: World, opened: HostOpened) -> None:
     """A new epoch: outcomes of older ones are no longer applied."""
     counters = world.get(WORLD_OWNER, Counters)
-    world.put(WORLD_OWNER, replace(
-            counters, epoch=opened.epoch, rules=opened.rules, driven=opened.drive
-        ))
+    world.put(
+        WORLD_OWNER, replace(counters, epoch=opened.epoch, rules=opened.rules, driven=opened.drive)
+    )
 
 
 def take_configured(world: World, tick: Tick, caches: Caches, configured: Configured) -> None:
@@ -108,8 +109,8 @@ def _renew(run: Run, tick: Tick, effect: Effect, timeout_ms: int) -> Effect:
 
 
 def _settle_call(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
-    """A model call is made again at once, in the slot that it held, as the next attempt. One that was
-    out of time already is given up."""
+    """A model call is made again at once, in the slot that it held, as the next attempt. One that
+    was out of time already is given up."""
     if effect.aborting:
         _drop(run, tick, caches, effect)
         give_up(run, tick, effect, ErrorKind.TIMEOUT, "the model call was out of time")

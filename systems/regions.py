@@ -53,9 +53,9 @@ def entry_of(text: Text, kind: str = "text", **more: str) -> Entry:
 def append(run: Run, name: str, entries: tuple[Entry, ...], *, keep: int = 0) -> bool:
     """Append to a region; False when it is full and does not roll, or is not there.
 
-    A full rolling region loses its oldest turn groups, never part of one, and never one of its ``keep``
-    newest entries. An entry larger than the whole region is admitted alone: what a tool or a person
-    said is not lost in silence.
+    A full rolling region loses its oldest turn groups, never part of one, and never one of its
+    ``keep`` newest entries. An entry larger than the whole region is admitted alone: what a tool
+    or a person said is not lost in silence.
     """
     context = run.get(Context)
     index = context.index(name)
@@ -121,7 +121,8 @@ def group_end(entries: tuple[Entry, ...], start: int) -> int:
 
 
 def replace_all(run: Run, name: str, entries: tuple[Entry, ...]) -> bool:
-    """Make ``entries`` the region's whole content; False when there is no such region or no room."""
+    """Make ``entries`` the region's whole content; False when there is no such region or no
+    room."""
     context = run.get(Context)
     index = context.index(name)
     if index < 0:
@@ -154,7 +155,8 @@ def upsert(run: Run, name: str, entry: Entry) -> bool:
 
 
 def note(run: Run, text: str, *, region: str = "") -> None:
-    """Tell the model something: a user entry in the conversation, or in ``region`` when it exists."""
+    """Tell the model something: a user entry in the conversation, or in ``region`` when it
+    exists."""
     body = entry_of(inline(text), "user")
     if region and append(run, region, (body,)):
         return

@@ -58,7 +58,8 @@ class Ack(Struct, frozen=True, gc=False):
     run: int = 0
     run_id: str = ""
     code: str = ""
-    """"" for done; else the code of the error that is raised: run_not_found, run_conflict, spawn."""
+    """"" for done; else the code of the error that is raised: run_not_found, run_conflict,
+    spawn."""
     message: str = ""
 
 

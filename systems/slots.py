@@ -1,6 +1,7 @@
 """Granting model calls: slots per (provider, model), evened out between root runs, and breakers.
 
-A run holds a slot from the grant to the outcome, never during a backoff or while a person is awaited.
+A run holds a slot from the grant to the outcome, never during a backoff or while a person is
+awaited.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def _store_breaker(world: World, row: Breaker | None, *, drop: str = "") -> None
 
 
 def count_failure(world: World, tick: Tick, caches: Caches, provider: str, run: int) -> None:
-    """One more failure in a row; opens the breaker at the threshold, or again after a failed probe."""
+    """One more failure in a row; opens the breaker at the threshold, or again after a failed
+    probe."""
     policy = world.policy
     if not policy.breaker_failures:
         return

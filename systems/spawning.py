@@ -78,7 +78,8 @@ def take_spawn(world: World, tick: Tick, spawn: Spawn) -> None:
 
 
 def _mint(world: World, spawn: Spawn, ordinal: int, wall_ms: int) -> str:
-    """A fresh id. The bits come from the world's seed; the ordinal makes a clash impossible to repeat."""
+    """A fresh id. The bits come from the world's seed; the ordinal makes a clash impossible to
+    repeat."""
     counter = ordinal << 16
     while True:
         bits = draw(world, spawn.agent_name, "run_id", counter) >> 16

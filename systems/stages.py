@@ -1,4 +1,5 @@
-"""Entering stages, and the top of a turn: caps and stuck edges are looked at before a call is wanted."""
+"""Entering stages, and the top of a turn: caps and stuck edges are looked at before a call is
+wanted."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _MINUTE_MS = 60_000
 
 
 def candidates_of(world: World, launch: Launch, stage: StageSpec) -> tuple[tuple[str, str], ...]:
-    """(provider, model) in order of preference: the launch override alone, else the stage's list as far
-    as the host offers its providers, else the whole list, so that a missing one can be named."""
+    """(provider, model) in order of preference: the launch override alone, else the stage's list
+    as far as the host offers its providers, else the whole list, so that a missing one can be
+    named."""
     override = launch.model_override
     if override:
         provider, slash, model = override.partition("/")
@@ -47,7 +49,8 @@ def candidates_of(world: World, launch: Launch, stage: StageSpec) -> tuple[tuple
 
 
 def refresh_candidates(run: Run) -> bool:
-    """Choose the models of the present stage again, from the first. Whether its provider is offered."""
+    """Choose the models of the present stage again, from the first. Whether its provider is
+    offered."""
     candidates = candidates_of(run.world, run.get(Launch), run.stage_spec)
     resolution = run.get(Resolution)
     run.put(replace(resolution, candidates=candidates, choice=0))
@@ -71,7 +74,8 @@ def enter_first(run: Run, tick: Tick) -> None:
 
 
 def enter(run: Run, tick: Tick, index: int) -> None:
-    """Enter a stage: counters afresh, its models, its instructions, its clock; then its first turn."""
+    """Enter a stage: counters afresh, its models, its instructions, its clock; then its first
+    turn."""
     blueprint = run.blueprint
     spec = blueprint.stages[index]
     previous = run.get(Stage)
@@ -135,7 +139,8 @@ def _enter_totals(run: Run, tick: Tick, previous: Stage, index: int) -> None:
 
 
 def arm(run: Run, since_ms: int) -> None:
-    """Set the timer of a stage with a stuck edge that counts minutes, ``since_ms`` of world time."""
+    """Set the timer of a stage with a stuck edge that counts minutes, ``since_ms`` of world
+    time."""
     minutes = [
         edge.stuck_after_minutes
         for edge in run.stage_spec.edges

@@ -1,4 +1,5 @@
-"""A turn's tool calls: refused, asked, run inside the step or released; then merged in call order."""
+"""A turn's tool calls: refused, asked, run inside the step or released; then merged in call
+order."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def process_response(run: Run, tick: Tick) -> None:
 
 
 def _with_own_ids(asked: tuple[Call, ...], number: int) -> tuple[Call, ...]:
-    """Call ids as the model gave them, replaced where they are missing or used twice in the turn."""
+    """Call ids as the model gave them, replaced where they are missing or used twice in the
+    turn."""
     seen: set[str] = set()
     calls: list[Call] = []
     for index, call in enumerate(asked):

@@ -1,7 +1,7 @@
 """Leaving a stage: nudges, what the stage still owes, gates, and which edge is taken.
 
-Edges are tried in their order, so that the same run takes the same edge everywhere. Every edge is held
-to its target's revisit budget. The rules are those of leviath-engine section 4.
+Edges are tried in their order, so that the same run takes the same edge everywhere. Every edge is
+held to its target's revisit budget. The rules are those of leviath-engine section 4.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _BLANKS = re.compile("[ \t]+")
 
 
 def after_text(run: Run, tick: Tick) -> None:
-    """A reply without a tool call ends the stage, unless the stage has tools and used none: then the
-    model is nudged a few times."""
+    """A reply without a tool call ends the stage, unless the stage has tools and used none: then
+    the model is nudged a few times."""
     run.remove(Turn)
     stage = run.get(Stage)
     spec = run.stage_spec

@@ -1,7 +1,7 @@
 """Text that rules put into state: the same on every version of Python.
 
-``repr`` and ``str.lower`` follow the Unicode tables of the interpreter, which differ between releases;
-what a model or a blueprint wrote is therefore quoted and compared by the rules below.
+``repr`` and ``str.lower`` follow the Unicode tables of the interpreter, which differ between
+releases; what a model or a blueprint wrote is therefore quoted and compared by the rules below.
 """
 
 from __future__ import annotations
