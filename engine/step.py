@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leviath.components.effects import Effects
+from leviath.components.changes import Gone
 from leviath.components.inputs import Import, Spawn
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
@@ -198,7 +199,7 @@ class Stepper:
         changes, written = world.take_changes()
         touched = frozenset(world.touched)
         world.touched.clear()
-        gone = tuple(n for n in touched if n and n not in world)
+        gone = tuple(change.owner for change in changes if isinstance(change, Gone))
         return StepResult(
             step=step,
             now=tick.now,
