@@ -24,6 +24,8 @@ STEP_HOLD_MS: Final = 8
 """How long a step should hold the host's loop; the promise is 20 ms at the 99th percentile."""
 KEY_BYTES_MAX: Final = 512
 """An idempotency key is an index entry; longer ones belong through a digest."""
+LABEL_BYTES_MAX: Final = 2 * KIB
+"""Who did something and why: a sentence, which every listing and event carries."""
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 """A message enters the prompt; larger material belongs in a file."""
 REGION_INPUT_BYTES_MAX: Final = 4 * MIB

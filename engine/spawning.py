@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leviath.components.blueprint import Blueprint, canonical_bytes
-from leviath.components.clean import clean_text
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.errors import ConfigError, SpawnError
 from leviath.components.identity import Launch
 from leviath.components.inputs import Spawn
@@ -26,6 +26,7 @@ from leviath.engine.blueprints import (
 from leviath.engine.limits import (
     AGENTS_KEPT_MAX,
     KEY_BYTES_MAX,
+    LABEL_BYTES_MAX,
     METADATA_BYTES_MAX,
     REGION_INPUT_BYTES_MAX,
     TASK_BYTES_MAX,
@@ -159,22 +160,28 @@ def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
             workdir=workdir,
             blueprint=digest,
             started_ms=wall_ms,
-            model_override=request.model,
+            model_override=None if request.model is None else label(request.model),
             yolo=bool(request.yolo),
-            yolo_profile=request.yolo if isinstance(request.yolo, str) else None,
+            yolo_profile=label(request.yolo) if isinstance(request.yolo, str) else None,
             output_request=output,
             metadata=tuple((clean_text(k), clean_text(v)) for k, v in request.metadata.items()),
-            callback_url=request.callback_url,
+            callback_url=None if request.callback_url is None else clean_text(request.callback_url),
             callback_secret_ref=ref,
             region_inputs=tuple((k, intern(v)) for k, v in request.regions.items()),
-            allow=request.allow,
+            allow=tuple(map(label, request.allow)),
             num_stages=len(blueprint.stages),
             no_output_tools=checked.no_output_tools,
             read_paths_declared=len(blueprint.read_paths) or None,
         )
-        return Spawn(ticket, blueprint.name, agent_path, launch, request.key, request.run_id)
+        path = clean_text(agent_path)
+        return Spawn(ticket, blueprint.name, path, launch, request.key, request.run_id)
 
     return make
+
+
+def label(text: str) -> str:
+    """A short text made fit to be recorded: who, why, which."""
+    return cut_utf8(clean_text(text), LABEL_BYTES_MAX)
 
 
 def _keep_secret(
@@ -182,7 +189,7 @@ def _keep_secret(
 ) -> str | None:
     if secret is None:
         return None
-    value = secret.reveal() if isinstance(secret, Secret) else secret
+    value = clean_text(secret.reveal() if isinstance(secret, Secret) else secret)
     ref = f"callback-{wall_ms}-{ticket}"
     outside.keep_secret(ref, value)
     return ref
@@ -230,6 +237,8 @@ def _check_sizes(request: SpawnRequest) -> None:
         )
     if len(request.key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
         raise SpawnError(f"the key is longer than {KEY_BYTES_MAX} bytes; use a digest of it")
+    if clean_text(request.key) != request.key:
+        raise SpawnError(f"the key {request.key!r} is not UTF-8 or has NUL; use a digest of it")
 
 
 def _workdir(path: str | os.PathLike[str]) -> str:

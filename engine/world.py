@@ -47,7 +47,7 @@ from leviath.engine.offering import Offering
 from leviath.engine.opening import Durability, Opened, open_home, opening_inputs, policy_of
 from leviath.engine.outside import Outside
 from leviath.engine.pricing import PriceTable
-from leviath.engine.spawning import Agents, SpawnRequest, prepare_spawn
+from leviath.engine.spawning import Agents, SpawnRequest, label, prepare_spawn
 from leviath.engine.tools import Tool, as_tool, builtin_tools
 from leviath.engine.writer import Writer
 
