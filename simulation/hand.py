@@ -154,8 +154,7 @@ class Hand:
 
     def spawn(self, blueprint: Blueprint, task: str = "do it", **more: Any) -> int:
         """Start a run; returns its ordinal."""
-        digest = blueprint_digest(blueprint)
-        self.world.blueprints[digest] = blueprint
+        digest = self._shelve(blueprint)
         options = {key: more.pop(key) for key in ("key", "run_id", "parent") if key in more}
         launch = Launch(
             task=inline(task),
@@ -167,6 +166,15 @@ class Hand:
         )
         spawn = Spawn(1, blueprint.name, "/agents/" + blueprint.name, launch, **options)
         return self.post(spawn).acks[0].run
+
+    def _shelve(self, blueprint: Blueprint) -> bytes:
+        """Put a blueprint on the world's shelf; returns its digest, worked out once."""
+        for digest, known in self.world.blueprints.items():
+            if known is blueprint:
+                return digest
+        digest = blueprint_digest(blueprint)
+        self.world.blueprints[digest] = blueprint
+        return digest
 
     def take(self, kind: type[K]) -> list[K]:
         """Take the commands of one kind off the list, oldest first."""

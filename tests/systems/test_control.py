@@ -99,7 +99,9 @@ AT: list[tuple[Callable[[Hand], int], Marker]] = [
     (asking, Marker.awaiting_person),
     (parked, Marker.awaiting_person),
 ]
-everywhere = pytest.mark.parametrize(("bring", "marker"), AT, ids=lambda x: getattr(x, "__name__", ""))
+everywhere = pytest.mark.parametrize(
+    ("bring", "marker"), AT, ids=lambda x: getattr(x, "__name__", "")
+)
 
 
 def answer_all(hand: Hand, run: int) -> None:

@@ -109,9 +109,7 @@ CAPPED = f"available_tools = {ALL}\nmax_iterations = 2\n"
 
 
 def test_a_stage_that_used_up_its_turns_takes_its_max_iterations_edge() -> None:
-    hand, run = start(
-        edges('to = "b"', 'to = "c"\ncondition = "max_iterations"', rest=CAPPED)
-    )
+    hand, run = start(edges('to = "b"', 'to = "c"\ncondition = "max_iterations"', rest=CAPPED))
     for _ in range(2):
         hand.reply("", ("a", "look", "{}"))
         hand.tool()
@@ -219,7 +217,9 @@ list = { kind = "checklist" }
 
 
 def gated(gate: str) -> tuple[Hand, int]:
-    return start(edges(f'to = "b"\ngate = {{ {gate} }}', rest=f"available_tools = {ALL}\n") + REGIONS)
+    return start(
+        edges(f'to = "b"\ngate = {{ {gate} }}', rest=f"available_tools = {ALL}\n") + REGIONS
+    )
 
 
 def write(hand: Hand, **fields: str) -> None:

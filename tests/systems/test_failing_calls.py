@@ -82,8 +82,12 @@ def test_all_waits_of_one_call_together_are_bounded() -> None:
 
 def test_all_attempts_of_one_call_together_are_bounded() -> None:
     hand = Hand()
-    run = hand.spawn(agent("[stages.main]\n[stages.main.model]\nrequest_timeout_secs = 90\n"
-                           'models = [{ provider = "scripted", model = "m" }]\n'))
+    run = hand.spawn(
+        agent(
+            "[stages.main]\n[stages.main.model]\nrequest_timeout_secs = 90\n"
+            'models = [{ provider = "scripted", model = "m" }]\n'
+        )
+    )
     assert asked(hand).timeout_ms == 90_000
     hand.sleep(50_000)
     hand.fail("server", retry_after_ms=30_000)
@@ -158,9 +162,7 @@ def test_a_call_whose_attempts_are_spent_goes_to_the_next_model_with_its_ordinal
 
 def test_a_failover_lasts_until_the_stage_is_left() -> None:
     hand = Hand(providers=("scripted", "spare"), tools=TOOLS)
-    run = hand.spawn(
-        agent(f"[stages.a]\navailable_tools = {ALL}\n[stages.b]\n", models=TWO_MODELS)
-    )
+    run = hand.spawn(agent(f"[stages.a]\navailable_tools = {ALL}\n[stages.b]\n", models=TWO_MODELS))
     hand.fail("context_length")
     hand.reply("", ("a", "look", "{}"))
     hand.tool()
@@ -337,9 +339,7 @@ def test_a_run_that_no_provider_serves_is_parked_after_a_while_and_resume_probes
 
 
 def test_slots_are_counted_by_provider_and_model() -> None:
-    hand = Hand(
-        providers=("scripted", "spare"), policy=Policy(slots=(("scripted", "m", 1),))
-    )
+    hand = Hand(providers=("scripted", "spare"), policy=Policy(slots=(("scripted", "m", 1),)))
     other = agent("[stages.main]\n", models='models = [{ provider = "spare", model = "m" }]')
     for blueprint in (TALK, TALK, other, other):
         hand.spawn(blueprint)

@@ -160,7 +160,7 @@ def test_the_entry_stage_is_where_a_run_starts() -> None:
     hand = Hand()
     run = hand.spawn(
         agent(
-            '[stages.late]\n[stages.late.transitions]\n[stages.early]\n[stages.early.transitions.late]\n',
+            "[stages.late]\n[stages.late.transitions]\n[stages.early]\n[stages.early.transitions.late]\n",
             head='entry_stage = "early"',
         )
     )

@@ -259,7 +259,7 @@ def test_calls_edits_and_searches_are_counted_where_reports_look() -> None:
 
 
 def test_what_a_stage_remembers_of_edits_and_repeats_is_bounded() -> None:
-    hand, run = started('[repetition_detection]\nmax_repeat_calls = 1000\n')
+    hand, run = started("[repetition_detection]\nmax_repeat_calls = 1000\n")
     for n in range(30):
         hand.reply("", *((f"c{i}", "edit", str((n, i))) for i in range(10)))
         for i in range(10):
