@@ -21,17 +21,20 @@ from leviath.components.changes import Put
 from leviath.components.commands import Abort, CallTool, Gather, Infer
 from leviath.components.errors import DiskFull, RunNotFound, StorageError
 from leviath.components.identity import Identity, Launch
-from leviath.components.inputs import HostClosing, Slept, Spawn
+from leviath.components.inputs import HostClosing, Pause, Slept, Spawn
 from leviath.components.parts import RUN_PARTS, WORLD_OWNER
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
 from leviath.components.world_facts import Counters
 from leviath.engine.clock import WorldTime, perf_ns
 from leviath.engine.commits import Backlog, Dirty, Unit, epoch_of, slices
 from leviath.engine.feed import Feed
 from leviath.engine.lanes import Lane, ThreadLane
 from leviath.engine.limits import (
+    CHECK_RUNS,
     CLOSE_GRACE_MS,
-    FREEZE_RUNS,
     CUT_INTERVAL_MS,
+    FREEZE_RUNS,
     HEARTBEAT_BUCKETS,
     STEP_HOLD_MS,
     STEP_INPUTS_MAX,
@@ -43,10 +46,11 @@ from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
 from leviath.persistence.redo import decode_part
 from leviath.persistence.run_row import run_row
 from leviath.systems.intake import owner_of
+from leviath.systems.invariants import broken
 from leviath.systems.run import Ack, Now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
     from leviath.components.commands import Command
     from leviath.components.inputs import Input
@@ -80,6 +84,7 @@ class Host:
         writer: Writer | None,
         mirror: Mirror | None,
         drive: bool = True,
+        checks: bool = True,
     ) -> None:
         self.stepper = stepper
         self.world = stepper.world
@@ -94,6 +99,8 @@ class Host:
         self.mirror = mirror
         self.drive = drive
         """False: commands stay here, and the next host sends what is still open."""
+        self.checks = checks
+        """Check the invariants of the runs that each step changed."""
         self.feed = Feed()
         self.dirty = Dirty()
         self.backlog = Backlog()
@@ -301,6 +308,8 @@ class Host:
         self._unit.results.append(result)
         self.backlog.steps += 1
         self.backlog.size_bytes = self.texts.fresh_bytes + self._in_flight_bytes
+        if self.checks:
+            self.check(result.touched, deep=False)
         if self.world.resident_count() >= self._frozen_runs + FREEZE_RUNS:
             self._frozen_runs = self.world.resident_count()
             gc.freeze()
@@ -308,6 +317,27 @@ class Host:
             self.dirty.note(result)
         if self.mirror is not None:
             self.mirror.note(result, world_ms)
+
+    def check(self, owners: Iterable[int], *, deep: bool = True) -> list[tuple[str, str]]:
+        """(run id, invariant) for each that does not hold. Such a run is held paused."""
+        found: list[tuple[str, str]] = []
+        for n, name in broken(self.world, owners, deep=deep):
+            run_id = self._name(n)
+            _log.error("run %s breaks an invariant: %s", run_id, name)
+            found.append((run_id, name))
+            status = self.world.get(n, Status).status
+            if not status.is_ended and status is not RunStatus.PAUSED:
+                self.post(Pause(n, 0, "engine", f"invariant broken: {name}"))
+        return found
+
+    async def check_all(self) -> list[tuple[str, str]]:
+        """Check the whole world in slices that do not hold the loop."""
+        owners = list(self.world.owners())
+        found: list[tuple[str, str]] = []
+        for at in range(0, len(owners), CHECK_RUNS):
+            found.extend(self.check(owners[at : at + CHECK_RUNS]))
+            await trio.lowlevel.checkpoint()
+        return found
 
     def _pace(self, inputs: int, took_ns: int) -> None:
         """Size the next step so that it holds the loop for about ``STEP_HOLD_MS``."""
@@ -581,8 +611,10 @@ class Host:
     async def drain(self) -> None:
         """Let outcomes in flight land within the grace period. Cancelled: the rest is aborted."""
         with trio.move_on_after(CLOSE_GRACE_MS / 1_000):
-            while not self.ended.is_set() and self._lane is not None and (
-                self._lane.busy or self._lane.waiting or self._sync_jobs
+            while (
+                not self.ended.is_set()
+                and self._lane is not None
+                and (self._lane.busy or self._lane.waiting or self._sync_jobs)
             ):
                 await self._quiet()
 

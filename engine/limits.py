@@ -77,6 +77,8 @@ HEARTBEAT_BUCKETS: Final = 30
 SLEEP_GAP_MS: Final = 5_000
 """A gap longer than this beyond what the loop waited for is a sleeping machine, not time used."""
 
+CHECK_RUNS: Final = 64
+"""Runs whose invariants are checked between two looks at the loop: about 1 ms."""
 FREEZE_RUNS: Final = 10_000
 """Runs that come in between two freezes of the heap (architecture 6)."""
 LOAD_SLICE_MS: Final = 5

@@ -185,6 +185,13 @@ class OpenWorld:
                 return RunHandle(self, row.ordinal, row.run_id)
         return None
 
+    async def check(self) -> list[tuple[str, str]]:
+        """Check every invariant over the whole world; (run id, invariant) for each that is broken.
+
+        A run that breaks one is held paused and logged. Cancelled: the rest was not looked at.
+        """
+        return await self._host.check_all()
+
     # --- finding --------------------------------------------------------------------------------
 
     def _find(self, run_id: str) -> RunHandle | None:
@@ -327,8 +334,9 @@ class RunHandle:
         if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES_MAX:
             raise ConfigError(f"a message may have {MESSAGE_BYTES_MAX:,} bytes; put more in a file")
         body = self._host.texts.intern(text)
-        await self._ask(lambda ticket: Post(self.ordinal, body, ticket, label(sender),
-        label(region)))
+        await self._ask(
+            lambda ticket: Post(self.ordinal, body, ticket, label(sender), label(region))
+        )
 
     async def decide(self, call_id: str, verdict: str, *, actor: str = "host") -> None:
         """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have
@@ -359,6 +367,7 @@ async def open_world(
     builtins: bool = True,
     on_text: Callable[[str, str], None] | None = None,
     drive: bool = True,
+    checks: bool = True,
     clock: Clock | None = None,
     seed: int | None = None,
     vfs: str | None = None,
@@ -389,10 +398,11 @@ async def open_world(
     else:
         runs = str(opened.home / "runs")
     try:
-        host = _host(opened, offering, real, configured, on_text, runs, drive=drive)
+        host = _host(opened, offering, real, configured, on_text, runs, drive=drive, checks=checks)
         caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drive, host, nursery.cancel_scope)
+            nursery.start_soon(host.check_all)
             try:
                 yield OpenWorld(opened, host, offering)
             except BaseException as error:  # noqa: BLE001 - raised below, outside of the nursery
@@ -433,6 +443,7 @@ def _host(
     runs: str,
     *,
     drive: bool,
+    checks: bool,
 ) -> Host:
     def spill_dir(run_id: str) -> str:
         return f"{runs}/{run_id}/spill"
@@ -459,6 +470,7 @@ def _host(
         writer=writer,
         mirror=mirror,
         drive=drive,
+        checks=checks,
     )
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)
@@ -474,6 +486,7 @@ async def _close(opened: Opened, host: Host) -> None:
         await host.drain()
         host.close()
         await host.ended.wait()
+        await host.check_all()
         if opened.database is not None and host.fatal is None:
             await host.final_cut(opened.database)
     except StorageError as error:
