@@ -103,6 +103,18 @@ class Ended(Event, tag="ended"):
     turns: int
 
 
+class Confirmed(Struct, frozen=True, gc=False):
+    """Everything that was previewed up to this step is durable. Heard by previews only."""
+
+    step: int
+
+
+class Withdrawn(Struct, frozen=True, gc=False):
+    """What was previewed after this step never became durable: it did not happen."""
+
+    step: int
+
+
 WorldEvent: TypeAlias = (
     Spawned
     | StatusChanged

@@ -43,6 +43,7 @@ from leviath.engine.limits import (
     THREAD_LOOK_MS,
 )
 from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
+from leviath.engine.preview import Previews
 from leviath.persistence.redo import decode_part
 from leviath.persistence.run_row import run_row
 from leviath.systems.intake import owner_of
@@ -102,6 +103,7 @@ class Host:
         self.checks = checks
         """Check the invariants of the runs that each step changed."""
         self.feed = Feed()
+        self.previews = Previews()
         self.dirty = Dirty()
         self.backlog = Backlog()
         self.inbox: deque[Input] = deque()
@@ -176,6 +178,7 @@ class Host:
             self.ended.set()
             self._answer_all()
             self.feed.close()
+            self.previews.close(self.durable_step, self.step)
 
     def _answer_all(self) -> None:
         """Nobody waits for an answer that cannot come."""
@@ -308,6 +311,7 @@ class Host:
         self._unit.results.append(result)
         self.backlog.steps += 1
         self.backlog.size_bytes = self.texts.fresh_bytes + self._in_flight_bytes
+        self.previews.step(result.events)
         if self.checks:
             self.check(result.touched, deep=False)
         if self.world.resident_count() >= self._frozen_runs + FREEZE_RUNS:
@@ -551,6 +555,7 @@ class Host:
             if answer is not None:
                 answer(ack)
         self.feed.publish(result)
+        self.previews.confirm(result.step)
         for command in result.commands:
             self._carry_out(command)
 

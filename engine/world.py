@@ -46,6 +46,7 @@ from leviath.engine.mirroring import Mirror, NoFiles
 from leviath.engine.offering import Offering
 from leviath.engine.opening import Durability, Opened, open_home, opening_inputs, policy_of
 from leviath.engine.outside import Outside
+from leviath.engine.preview import Preview
 from leviath.engine.pricing import PriceTable
 from leviath.engine.spawning import Agents, SpawnRequest, label, prepare_spawn
 from leviath.engine.tools import Tool, as_tool, builtin_tools
@@ -233,6 +234,14 @@ class OpenWorld:
     def events(self) -> EventStream:
         """Durable events of all runs from now on, numbered without a gap; an async iterator."""
         return EventStream(self._host, self._opened.reader)
+
+    def preview(self) -> Preview:
+        """Events as steps make them, before they are durable: number 0, then Confirmed or Withdrawn.
+
+        An async iterator for a host's own screens; nothing that leaves the process may depend on it.
+        """
+        self._host.world.check_thread()
+        return self._host.previews.add()
 
 
 class RunHandle:
