@@ -52,6 +52,8 @@ class Unit(Struct):
     """What the mirror writes once the unit is durable."""
     wall_ms: int = 0
     """When it was handed to the writer: what its rows and files say of their writing."""
+    world_ms: int = 0
+    """The same in world time: where running clocks stand."""
     cut: CutParts = field(default_factory=dict)
     """What a cut at the last of these steps is to hold; empty for none."""
     size_bytes: int = 0

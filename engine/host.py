@@ -378,6 +378,7 @@ class Host:
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
         unit.wall_ms = self.clock.wall_ms()
+        unit.world_ms = now
         self._in_flight_bytes = self.texts.fresh_bytes
         unit.entries = self.texts.take_fresh()
         unit.secrets = self.outside.take_secrets()

@@ -1,8 +1,8 @@
 """Events before they are durable, for a host's own screens: fast, and perhaps never true.
 
 A previewed event carries number 0. ``Confirmed(step)`` says that all that was previewed up to that
-step is durable; ``Withdrawn(step)`` that what came after it never happened, because the host failed.
-Nothing that leaves the process may depend on a preview.
+step is durable; ``Withdrawn(step)`` that what came after it never happened, because the host
+failed. Nothing that leaves the process may depend on a preview.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 from msgspec.structs import replace
 
 from leviath.components.errors import StorageError
-from leviath.components.events import Confirmed, WorldEvent, Withdrawn
+from leviath.components.events import Confirmed, Withdrawn, WorldEvent
 from leviath.engine.limits import EVENT_QUEUE_MAX
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from leviath.components.errors import StorageError
-from leviath.components.events import Confirmed, Ended, Spawned, WorldEvent, Withdrawn
+from leviath.components.events import Confirmed, Ended, Spawned, Withdrawn, WorldEvent
 from leviath.engine.blueprints import parse_blueprint
 from leviath.engine.limits import EVENT_QUEUE_MAX
 from leviath.engine.preview import Previews
