@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leviath.components.effects import Effects
 from leviath.components.changes import Gone
+from leviath.components.effects import Effects
 from leviath.components.inputs import Import, Spawn
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
