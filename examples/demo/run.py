@@ -224,7 +224,8 @@ def main() -> None:
     parser.add_argument("--host", nargs=2, metavar=("FOLDER", "WORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.host:
-        trio.run(host, *map(Path, options.host))
+        folder, work = map(Path, options.host)
+        trio.run(host, folder, work)
     elif options.keep:
         options.keep.mkdir(parents=True)
         demo(options.keep.resolve())

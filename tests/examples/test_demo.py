@@ -38,5 +38,6 @@ def test_the_demo_prints_what_it_promises(tmp_path: Path) -> None:
 
 def test_a_planted_difference_is_seen() -> None:
     expected = (DEMO / "expected.txt").read_text(encoding="utf-8")
-    assert sections(expected.replace("again (attempt 2)", "again (attempt 3)")) != sections(expected)
+    planted = expected.replace("again (attempt 2)", "again (attempt 3)")
+    assert sections(planted) != sections(expected)
     assert len(sections(expected)) == 5
