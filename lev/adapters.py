@@ -50,17 +50,16 @@ def _values(name: str, *, called: bool) -> list[Any]:
         if not hasattr(value, part):
             raise ConfigError(f"{name}: {module_name} has no {attribute!r}")
         value = getattr(value, part)
-    if called and callable(value) and not hasattr(value, "infer"):
-        value = _guarded(name, value)
-    elif called and isinstance(value, type):
+    makes = isinstance(value, type) or not hasattr(value, "infer")
+    if called and callable(value) and makes:
         value = _guarded(name, value)
     return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
 def _module(name: str) -> ModuleType:
     if name.endswith(".py") or os.sep in name:
-        return _guarded(name, lambda: _from_file(name))
-    return _guarded(name, lambda: importlib.import_module(name))
+        return cast("ModuleType", _guarded(name, lambda: _from_file(name)))
+    return cast("ModuleType", _guarded(name, lambda: importlib.import_module(name)))
 
 
 def _from_file(path: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from leviath.lev.text import parse_span
@@ -37,14 +38,8 @@ class _Parser(argparse.ArgumentParser):
     """An argparse parser whose usage errors look like all other errors."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(_stderr())
+        self.print_usage(sys.stderr)
         self.exit(2, f"Error: {message}\n")
-
-
-def _stderr() -> object:
-    import sys
-
-    return sys.stderr
 
 
 class _Version(argparse.Action):
@@ -165,11 +160,7 @@ def _result(to: argparse.ArgumentParser) -> None:
     _one(to)
     form = to.add_mutually_exclusive_group()
     form.add_argument("--raw", action="store_true", help="byte for byte")
-    _json_in(form)
-
-
-def _json_in(group: argparse._MutuallyExclusiveGroup) -> None:
-    group.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _control(to: argparse.ArgumentParser, why: str) -> None:

@@ -1,7 +1,7 @@
 """One call of ``lev``: arguments in, exit code out.
 
-0 is success, 1 an error or a run that did not complete, 2 a usage error. Everything but output goes to
-stderr, so that the stdout of ``--json`` is one document.
+0 is success, 1 an error or a run that did not complete, 2 a usage error. Everything but output goes
+to stderr, so that the stdout of ``--json`` is one document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Command(Protocol):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Carry out one call and return its exit code. Nothing is raised but what argparse exits with."""
+    """Carry out one call; its exit code. Nothing is raised but what argparse exits with."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,6 +1,7 @@
 """``lev pause``, ``resume``, ``cancel`` and ``decide``, on a home that nobody hosts.
 
-The home is opened without driving anything: the request becomes durable, and the next host acts on it.
+The home is opened without driving anything: the request becomes durable, and the next host acts on
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a run's blueprint is still what its file says. The run keeps its own, whatever it says."""
+"""Whether a run's blueprint is still what its file says. The run keeps its own in any case."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """``lev gc``: retention of ended runs, by age and by count.
 
 A run that has not ended is never touched, nor is a folder that no run is known for: unreadable is
-not ended. A run leaves ``world.db`` first and durably; then its folder leaves ``runs`` in one move and is
-removed. Interrupted in between, it comes back as an ended run, or its remains go with the next call.
+not ended. A run leaves ``world.db`` first and durably; then its folder leaves ``runs`` in one move
+and is removed. Interrupted in between, it comes back as an ended run, or its remains go with the
+next call.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def gc(arguments: argparse.Namespace) -> int:
         going = due(listing.ended(), now_ms, arguments.older_than, arguments.keep)
     if arguments.dry_run or not going:
         rows = [[run.run_id, run.status, f"ended {age(run.ended_ms, now_ms)} ago"] for run in going]
-        show([*table(rows), f"{plural(len(going), 'run')} would go"] if going else ["nothing to remove"])
+        show(
+            [*table(rows), f"{plural(len(going), 'run')} would go"]
+            if going
+            else ["nothing to remove"]
+        )
         return 0
     gone: list[str] = []
 
@@ -67,7 +72,7 @@ def gc(arguments: argparse.Namespace) -> int:
 def due(
     ended: list[EndedRun], now_ms: int, older_than_s: int | None, keep: int | None
 ) -> list[EndedRun]:
-    """Which of the ended runs, newest ending first, may go: old enough, and beyond those to keep."""
+    """Which of the ended runs (newest ending first) may go: old enough, not among those to keep."""
     rest = ended[keep:] if keep else ended
     if older_than_s is None:
         return rest

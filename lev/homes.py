@@ -27,7 +27,7 @@ def home_of(given: str | None) -> Path:
 def run_in(home: Path, given: str) -> str:
     """The id of the one run of ``home`` that ``given`` names or starts.
 
-    Raises ConfigError for what cannot start a run id, RunNotFound when no or more than one run fits.
+    Raises ConfigError for what cannot start a run id, RunNotFound when none or more than one fits.
     """
     if _HEAD.fullmatch(given) is None:
         check_run_id(given)

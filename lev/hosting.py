@@ -82,7 +82,9 @@ def _summary(world: OpenWorld, option: str) -> list[str]:
     if len(rows) > WAITING_SHOWN_MAX:
         lines.append(f"+{len(rows) - WAITING_SHOWN_MAX} more: lev ps{option}")
     if setup:
-        lines.append(f"give the provider: lev host{option} --script FILE, or --providers MODULE:ATTR")
+        lines.append(
+            f"give the provider: lev host{option} --script FILE, or --providers MODULE:ATTR"
+        )
     lines.append(f"what settles one: lev show{option} RUN")
     return lines
 

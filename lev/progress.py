@@ -32,9 +32,7 @@ class Teller:
     id before each line.
     """
 
-    def __init__(
-        self, *, quiet: bool, only: set[str] | None = None, named: bool = True
-    ) -> None:
+    def __init__(self, *, quiet: bool, only: set[str] | None = None, named: bool = True) -> None:
         self._quiet = quiet
         self._only = only
         self._named = named

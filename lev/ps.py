@@ -156,7 +156,9 @@ def _agents(found: Snapshot) -> dict[str, int | None]:
     active = {"hosted": driven - min(lost, driven), "not_hosted": 0, "unknown": None}
     return {
         "active": active[found.hosting],
-        "interrupted": None if found.hosting == "unknown" else driven - (active[found.hosting] or 0),
+        "interrupted": None
+        if found.hosting == "unknown"
+        else driven - (active[found.hosting] or 0),
         "waiting": counts.get("waiting_input", 0),
         "paused": counts.get("paused", 0),
         "idle": counts.get("complete_interactive", 0),
@@ -262,7 +264,9 @@ def _status(found: Snapshot, run: ListedRun) -> str:
 def _stage(run: ListedRun) -> str:
     if not run.stage:
         return "-"
-    return f"{run.stage} {run.stage_index + 1}/{run.num_stages}" if run.num_stages > 1 else run.stage
+    return (
+        f"{run.stage} {run.stage_index + 1}/{run.num_stages}" if run.num_stages > 1 else run.stage
+    )
 
 
 def _footers(found: Snapshot, option: str) -> list[str]:
@@ -271,8 +275,8 @@ def _footers(found: Snapshot, option: str) -> list[str]:
     if count := agents["waiting"]:
         verb = "waits" if count == 1 else "wait"
         notes.append(f"{plural(count, 'run')} {verb} for somebody: lev show{option} RUN")
-    if count := agents["interrupted"]:
-        notes.append(f"{plural(count, 'run')} interrupted: `lev host{option}` drives them on")
+    if lost := agents["interrupted"]:
+        notes.append(f"{plural(lost, 'run')} interrupted: `lev host{option}` drives them on")
     if found.hosting == "unknown":
         notes.append("whether this home is hosted cannot be told: its lock cannot be looked at")
     notes += [f"quarantined: {name} (hosts died while loading it)" for name in found.quarantined]
@@ -281,8 +285,8 @@ def _footers(found: Snapshot, option: str) -> list[str]:
         for entry in found.unreadable
     ]
     if found.not_imported:
-        count = plural(len(found.not_imported), "run folder")
-        notes.append(f"{count} that this home does not know yet: the next host takes them in")
+        folders = plural(len(found.not_imported), "run folder")
+        notes.append(f"{folders} that this home does not know yet: the next host takes them in")
     if found.next_after is not None:
         notes.append(f"more: lev ps{option} --after {found.next_after}")
     return ["", *notes] if notes else []

@@ -21,9 +21,11 @@ from leviath.lev.text import (
     one_line,
     plural,
     shell_word,
-    show as print_lines,
     span,
     table,
+)
+from leviath.lev.text import (
+    show as print_lines,
 )
 from leviath.persistence.home import hosting_state
 from leviath.persistence.listing import Listing
@@ -69,14 +71,12 @@ def _fields(parts: RunParts, home: Path, hosting: HostingState, now_ms: int) -> 
     pairs.append(("stage", _stage(parts)))
     pairs += _times(parts, now_ms)
     pairs.append(("cost", _cost(parts)))
+    sent = f"{row.prompt_tokens:,} prompt, {row.completion_tokens:,} output"
+    cached = f"{row.cached_tokens:,} cache read, {row.cache_write_tokens:,} cache write"
+    pairs.append(("tokens", f"{sent}, {cached}"))
     pairs.append(
-        (
-            "tokens",
-            f"{row.prompt_tokens:,} prompt, {row.completion_tokens:,} output, "
-            f"{row.cached_tokens:,} cache read, {row.cache_write_tokens:,} cache write",
-        )
+        ("calls", f"{plural(len(parts.ledger), 'model call')}, {row.tool_calls:,} of tools")
     )
-    pairs.append(("calls", f"{plural(len(parts.ledger), 'model call')}, {row.tool_calls:,} of tools"))
     pairs.append(("output", _output(parts)))
     pairs += _flags(parts)
     return [f"{name:<{_LABEL_WIDTH}}{one_line(value)}" for name, value in pairs]
@@ -193,7 +193,7 @@ def _flags(parts: RunParts) -> list[tuple[str, str]]:
         (flags.output_forced, "output asked for again"),
     ):
         if count:
-            notes.append(f"{count} × {thing}")
+            notes.append(f"{count} x {thing}")
     if flags.required_abandoned:
         notes.append(f"required regions left empty: {', '.join(flags.required_abandoned)}")
     if flags.workspace_lost:
@@ -259,8 +259,8 @@ def _advice(parts: RunParts, hosting: HostingState, option: str) -> list[str]:
     run_id = row.run_id
     lines: list[str] = []
     for call in _waiting_calls(parts):
-        ways = "--again, --done or --stop" if call.state == "unknown" else "--allow, --deny or --stop"
-        lines.append(f"lev decide{option} {run_id} {shell_word(call.call_id)} with {ways}")
+        own = "--again, --done" if call.state == "unknown" else "--allow, --deny"
+        lines.append(f"lev decide{option} {run_id} {shell_word(call.call_id)} with {own} or --stop")
     waiting = None if status is None else status.waiting
     if row.status == "waiting_input" and waiting is not None and waiting.reason == "needs_setup":
         if waiting.blocker == "provider_missing":

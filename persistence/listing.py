@@ -117,12 +117,12 @@ class Listing:
         # The index holds status, update and ordinal, so picking a page reads no row of a table. A
         # run's row is not updated before it ends.
         picked = (
-            "select ordinal from run indexed by run_by_status"
+            "select ordinal from run indexed by run_by_status"  # noqa: S608
             f" where status in ({_marks(LIVE)}) and ordinal < ?"
             " union all select ordinal from run indexed by run_by_status"
             f" where status in ({_marks(ENDED)}) and updated_ms >= ? and ordinal < ?"
             f"{' and coalesce(ended_ms, updated_ms) >= ?' if ended_since_ms is not None else ''}"
-            " order by ordinal desc limit ?"  # noqa: S608
+            " order by ordinal desc limit ?"
         )
         tail = () if ended_since_ms is None else (since,)
         bindings = (*LIVE, below, *ENDED, since, below, *tail, limit)
@@ -145,10 +145,10 @@ class Listing:
     def ended(self) -> list[EndedRun]:
         """All ended runs without a child that has not ended, newest ending first."""
         sql = (
-            "select run_id, status, coalesce(ended_ms, updated_ms) as over from run"
+            "select run_id, status, coalesce(ended_ms, updated_ms) as over from run"  # noqa: S608
             f" where status in ({_marks(ENDED)}) and not exists (select 1 from run as child"
             f" where child.parent_run_id = run.run_id and child.status not in ({_marks(ENDED)}))"
-            " order by over desc, ordinal desc"  # noqa: S608
+            " order by over desc, ordinal desc"
         )
         return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED))]
 
@@ -159,9 +159,9 @@ class Listing:
     def quarantined(self) -> list[str]:
         """Ids of runs that the next host leaves out, because hosts died while they decoded them."""
         sql = (
-            "select run_id from run where ordinal in (select loading from opening where"
+            "select run_id from run where ordinal in (select loading from opening where"  # noqa: S608
             " loading is not null and loaded = 0 group by loading having count(*) >= ?)"
-            f" and status in ({_marks(LIVE)})"  # noqa: S608
+            f" and status in ({_marks(LIVE)})"
         )
         return [str(row[0]) for row in self._all(sql, (DIED_LOADING_MAX, *LIVE))]
 
