@@ -45,6 +45,10 @@ class Caches:
         self._holds: dict[int, tuple[int, tuple[SlotKey, ...]]] = {}
         """Root, and the slots of all live calls of a run: an aborted one holds its own till it is
         back."""
+        self._stale_wants: dict[int, None] = {}
+        self._stale_loads: dict[int, None] = {}
+        """Runs whose place among the waiting, and whose slots and deadlines, have to be looked at
+        again. A turn writes a run's effects four times; looking once, when somebody asks, is enough."""
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         world.watch(Identity, self._identity)
@@ -67,27 +71,45 @@ class Caches:
                 self.world.by_key[new.key] = owner
 
     def _effects(self, owner: int, old: Effects | None, new: Effects | None) -> None:
-        self._refresh_hold(owner, new)
-        self._refresh_due(owner)
+        self._stale_loads[owner] = None
 
     def _timers(self, owner: int, old: Timers | None, new: Timers | None) -> None:
-        self._refresh_due(owner)
+        self._stale_loads[owner] = None
 
     def _status(self, owner: int, old: Status | None, new: Status | None) -> None:
         if old is None or new is None or old.status is not new.status:
-            self._refresh_want(owner)
-            self._refresh_due(owner)
+            self._stale_wants[owner] = None
+            self._stale_loads[owner] = None
 
     def _position(self, owner: int, old: Position | None, new: Position | None) -> None:
         self.world.queue_moved(owner, old, new)
         ready = Marker.ready_to_infer
         if (old is not None and old.marker is ready) or (new is not None and new.marker is ready):
-            self._refresh_want(owner)
+            self._stale_wants[owner] = None
 
     def _resolution(self, owner: int, old: Resolution | None, new: Resolution | None) -> None:
         # While a run is loaded, its resolution comes after its position.
         if old is None or owner in self._wants:
-            self._refresh_want(owner)
+            self._stale_wants[owner] = None
+
+    def refresh(self) -> None:
+        """Look again at what was written since the last look. Everything below does it first."""
+        if self._stale_loads:
+            stale, self._stale_loads = self._stale_loads, {}
+            for owner in stale:
+                self._refresh_hold(owner, self.world.find(owner, Effects))
+                self._refresh_due(owner)
+        if self._stale_wants:
+            wants, self._stale_wants = self._stale_wants, {}
+            if len(wants) > 1:
+                # Who began to wait first stands first, in whatever order they were written.
+                wants = dict.fromkeys(sorted(wants, key=self._sequence))
+            for owner in wants:
+                self._refresh_want(owner)
+
+    def _sequence(self, owner: int) -> int:
+        position = self.world.find(owner, Position)
+        return 0 if position is None else position.sequence
 
     # --- slots ----------------------------------------------------------------------------------
 
@@ -222,6 +244,7 @@ class Caches:
 
     def next_due_ms(self) -> int | None:
         """World time of the next deadline of any run."""
+        self.refresh()
         while self._heap:
             at, owner = self._heap[0]
             if self._due.get(owner) == at:
@@ -231,6 +254,7 @@ class Caches:
 
     def take_due(self, world_ms: int) -> list[int]:
         """The runs with something due at ``world_ms``, by time and ordinal. They stay due."""
+        self.refresh()
         due: dict[int, None] = {}
         kept: list[tuple[int, int]] = []
         while self._heap and self._heap[0][0] <= world_ms:
@@ -244,6 +268,7 @@ class Caches:
 
     def all_dirty(self) -> None:
         """Look at every queue again, in its order: something was undone."""
+        self.refresh()
         self.rebuild_order()
         for key in self.waiting:
             self.dirty[key] = None
@@ -252,6 +277,7 @@ class Caches:
 
     def rebuild_order(self) -> None:
         """After a load: bring the waiting runs into the order of their positions."""
+        self.refresh()
         for key, roots in self.waiting.items():
             for root, runs in roots.items():
                 ordered = sorted(runs, key=lambda run: self.world.get(run, Position).sequence)
@@ -260,6 +286,7 @@ class Caches:
 
     def snapshot(self) -> dict[str, object]:
         """Everything above as plain values, for the comparison with a rebuilt world."""
+        self.refresh()
         return {
             "in_use": dict(sorted(self.in_use.items())),
             "root_use": {

@@ -38,10 +38,12 @@ def grant(world: World, tick: Tick, caches: Caches) -> bool:
     if not world.get(WORLD_OWNER, Counters).driven:
         return False
     moved = False
+    caches.refresh()
     while caches.dirty:
         key = next(iter(caches.dirty))
         del caches.dirty[key]
         moved = _grant_key(world, tick, caches, key) or moved
+        caches.refresh()
     return moved
 
 
@@ -71,6 +73,7 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
         if fairest is None:
             break
         tick.guard(fairest, "issue", issue_probe if state == "probe" else issue)
+        caches.refresh()
         moved = True
     return moved
 
