@@ -72,6 +72,7 @@ class _Guest:
             self.nursery = nursery
             self._ready.set_result(None)
             await self._stop.wait()
+            self.nursery = None
             nursery.cancel_scope.cancel()
 
     def _done(self, result: outcome.Outcome[None]) -> None:

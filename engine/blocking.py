@@ -83,6 +83,7 @@ class _Thread:
                         self._nursery = nursery
                         self._opened.set_result(world)
                         await self._closing.wait()
+                        self._nursery = None
                         scope.cancel()
             finally:
                 self._nursery = None
@@ -128,10 +129,13 @@ class _Thread:
             await _settle(future, scope, function)
 
         def start() -> None:
-            if self._nursery is None:
-                future.set_exception(StorageError(_CLOSED))
-            else:
+            try:
+                if self._nursery is None:
+                    raise StorageError(_CLOSED)
                 self._nursery.start_soon(task)
+            except (StorageError, RuntimeError):
+                # A nursery that is being left takes nothing new and says so with a RuntimeError.
+                future.set_exception(StorageError(_CLOSED))
 
         self._begin(start)
         try:

@@ -163,3 +163,19 @@ def test_ctrl_c_cancels_the_call_and_closes_the_world(tmp_path: Path) -> None:
         signal.signal(signal.SIGALRM, previous)
     with leviath.blocking.open_world(home, providers=[replies()], tools=[look]) as world:
         assert world.spawn(AGENT, key="one", workdir=tmp_path).wait(10).status == "complete"
+
+
+def test_calls_that_meet_a_closing_world_come_to_an_end(tmp_path: Path) -> None:
+    for _ in range(20):
+        with ThreadPoolExecutor(3) as pool:
+            with leviath.blocking.open_world(durability="memory", tools=[look]) as world:
+                run = world.spawn(AGENT, workdir=tmp_path)
+
+                def ask(run: leviath.blocking.Run = run) -> None:
+                    while True:
+                        run.row()
+                        run.pause()
+
+                asking = [pool.submit(ask) for _ in range(3)]
+            for future in asking:
+                assert isinstance(future.exception(10), leviath.StorageError)
