@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from leviath.components.blueprint import decode_blueprint
+from leviath.components.changes import Gone, Splice
+from leviath.components.context import Context
 from leviath.components.effects import Effects
 from leviath.components.errors import Damaged
 from leviath.components.identity import Identity, Launch
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leviath.components.base import Component
+    from leviath.components.changes import Change
     from leviath.persistence.database import Database
     from leviath.systems.caches import Caches
     from leviath.systems.world import World
@@ -44,6 +47,8 @@ class Loaded(Struct):
     """Ordinals of runs that are not hosted, and why."""
     in_flight: list[int] = []
     """Runs to settle: those that were driven, and all that have effects outstanding."""
+    redone: set[tuple[int, str]] = set()
+    """(owner, part) of everything that came from the journal: no cut holds it yet."""
     ended: set[int] = set()
     """Ended runs that were in the journal's tail: they are evicted after the next cut."""
 
@@ -137,8 +142,17 @@ def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Lo
         ]
         _page_in(db, owners, {change.owner for change in changes}, loaded)
         apply_changes(owners, changes)
+        for change in changes:
+            loaded.redone.update((change.owner, part) for part in _parts_of(change))
         if row.step % _SLICE_RUNS == 0:
             yield loaded
+
+
+def _parts_of(change: Change) -> tuple[str, ...]:
+    """The parts that a change is about."""
+    if isinstance(change, Gone):
+        return tuple(kind.__name__ for kind in RUN_PARTS)
+    return (Context.__name__,) if isinstance(change, Splice) else (change.part,)
 
 
 def _page_in(db: Database, owners: Owners, touched: set[int], loaded: Loaded) -> None:

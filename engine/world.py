@@ -34,7 +34,7 @@ from leviath.components.inputs import (
     Resume,
 )
 from leviath.components.output import Output
-from leviath.components.parts import WORLD_OWNER
+from leviath.components.parts import PARTS, WORLD_OWNER
 from leviath.components.run_id import is_run_id
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Policy
@@ -484,6 +484,9 @@ def _host(
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)
     host.durable_step = opened.world.get(WORLD_OWNER, Counters).step
+    # What the load took from the journal is in no cut yet, and the next cut has to hold it.
+    for owner, part in opened.loaded.redone:
+        host.dirty.parts[owner, part] = opened.world.find(owner, PARTS[part])
     for item in opening_inputs(opened, configured, clock.wall_ms(), drive=drive):
         host.post(item)
     return host

@@ -15,6 +15,7 @@ from leviath.lev.driving import drive
 from leviath.lev.homes import home_of, run_in
 from leviath.lev.run_parts import RunParts, read_run
 from leviath.lev.text import home_option, note, one_line
+from leviath.persistence.listing import ENDED
 
 if TYPE_CHECKING:
     import argparse
@@ -90,6 +91,7 @@ def _ask(
     """Carry out one request. ``lasting``: no host is needed for it to be complete."""
     home = home_of(arguments.home)
     run_id = run_in(home, arguments.run)
+    _check(home, run_id, arguments.command)
 
     async def work() -> int:
         async with open_world(home, drive=False) as world:
@@ -103,6 +105,16 @@ def _ask(
     if not lasting:
         note(f"`lev host{home_option(arguments.home)}` drives it on")
     return code
+
+
+def _check(home: Path, run_id: str, command: str) -> None:
+    """Refuse what no host could do, before the home is opened."""
+    row = read_run(home, run_id).row
+    over = row.status in ENDED
+    if over and (command != "resume" or row.status == "complete"):
+        if command == "cancel" and row.status == "cancelled":
+            return
+        raise RunConflict(f"{run_id} has ended ({row.status}); there is nothing to {command}")
 
 
 def asked_of(home: Path, work: Callable[[], Awaitable[int]]) -> int | None:
