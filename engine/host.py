@@ -86,6 +86,7 @@ class Host:
         mirror: Mirror | None,
         drive: bool = True,
         checks: bool = True,
+        grace_ms: int = CLOSE_GRACE_MS,
     ) -> None:
         self.stepper = stepper
         self.world = stepper.world
@@ -102,6 +103,7 @@ class Host:
         """False: commands stay here, and the next host sends what is still open."""
         self.checks = checks
         """Check the invariants of the runs that each step changed."""
+        self._grace_ms = grace_ms
         self.feed = Feed()
         self.previews = Previews()
         self.dirty = Dirty()
@@ -616,7 +618,7 @@ class Host:
 
     async def drain(self) -> None:
         """Let outcomes in flight land within the grace period. Cancelled: the rest is aborted."""
-        with trio.move_on_after(CLOSE_GRACE_MS / 1_000):
+        with trio.move_on_after(self._grace_ms / 1_000):
             while (
                 not self.ended.is_set()
                 and self._lane is not None

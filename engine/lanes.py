@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from leviath.engine.limits import LANE_WORKERS_MAX, THREADS_MAX
+from leviath.engine.limits import CANCEL_GRACE_MS, LANE_WORKERS_MAX, THREADS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -36,7 +36,8 @@ class Job(Protocol):
         ...
 
     def abandoned(self) -> None:
-        """It was cancelled before it began, or broke off: post that it was aborted."""
+        """It was cancelled before it began, or broke off: post that it was aborted, unless an
+        outcome was posted."""
         ...
 
 
@@ -51,7 +52,7 @@ class Lane:
         self._workers = 0
         self._woken = 0
         """Workers that were woken or started and have not looked at the queue yet."""
-        self._scopes: dict[Hashable, trio.CancelScope] = {}
+        self._running: dict[Hashable, tuple[trio.CancelScope, Job]] = {}
         self._dropped: set[Hashable] = set()
         self.busy = 0
 
@@ -79,9 +80,11 @@ class Lane:
 
     def cancel(self, key: Hashable) -> None:
         """Break off a job; its outcome is posted. Nothing happens when it is done already."""
-        scope = self._scopes.get(key)
-        if scope is not None:
+        running = self._running.get(key)
+        if running is not None:
+            scope, job = running
             scope.cancel()
+            self._nursery.start_soon(_give_up, job)
             return
         for job in self._queue:
             if job.key == key:
@@ -92,7 +95,7 @@ class Lane:
     def cancel_all(self) -> None:
         while self._queue:
             self._queue.popleft().abandoned()
-        for scope in list(self._scopes.values()):
+        for scope, _ in list(self._running.values()):
             scope.cancel()
 
     async def _work(self) -> None:
@@ -117,7 +120,7 @@ class Lane:
             if self._queue:
                 # Should this job wait, the others must not.
                 self._wake()
-            self._scopes[job.key] = scope
+            self._running[job.key] = (scope, job)
             self.busy += 1
             try:
                 await job.perform()
@@ -127,13 +130,19 @@ class Lane:
                 job.abandoned()
             finally:
                 self.busy -= 1
-                self._scopes.pop(job.key, None)
+                self._running.pop(job.key, None)
             if scope.cancel_called:
                 # The job was done before the cancellation reached it; the next must not feel it.
                 return
             done += 1
             if done % _TURN == 0:
                 await trio.lowlevel.checkpoint()
+
+
+async def _give_up(job: Job) -> None:
+    """A cancelled job has a while to end by itself; what shields itself for longer is abandoned."""
+    await trio.sleep(CANCEL_GRACE_MS / 1_000)
+    job.abandoned()
 
 
 class ThreadLane:

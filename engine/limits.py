@@ -50,6 +50,9 @@ CLOSE_GRACE_MS: Final = 5_000
 
 AGENTS_KEPT_MAX: Final = 256
 """Checked blueprints kept, so that a fleet of one agent reads and checks it once."""
+CANCEL_GRACE_MS: Final = 3_000
+"""How long a cancelled call may shield itself before its run goes on without it; longer than a
+tool's process group needs to end."""
 SEED_FILES_MAX: Final = 200
 """Files that one region's seed may read."""
 SEED_FILE_BYTES_MAX: Final = 256 * KIB
@@ -131,3 +134,4 @@ BLUEPRINT_STUCK_MINUTES_MAX: Final = 525_600
 assert TEXT_INLINE_BYTES_MAX < TOOL_RESULT_INLINE_BYTES_MAX <= TOOL_SPILL_BYTES_MAX
 assert HEARTBEAT_INTERVAL_MS == HEARTBEAT_BUCKETS * 1_000
 assert CUT_BYTES < NOT_DURABLE_BYTES_MAX
+assert TOOL_GROUP_KILL_MS < CANCEL_GRACE_MS < CLOSE_GRACE_MS

@@ -179,11 +179,13 @@ class Outside:
 class InferJob:
     """One attempt at a model call."""
 
-    __slots__ = ("command", "key", "outside")
+    __slots__ = ("command", "done", "key", "outside")
 
     def __init__(self, outside: Outside, command: Infer) -> None:
         self.outside = outside
         self.command = command
+        self.done = False
+        """Its one outcome was posted."""
         self.key: Hashable = (command.run, command.effect)
 
     async def perform(self) -> None:
@@ -191,11 +193,11 @@ class InferJob:
         provider = outside.offering.providers.get(command.provider)
         if provider is None:
             error = LookupError(f"no provider called {command.provider!r} is open here")
-            outside.failed(command, ErrorKind.PROVIDER_MISSING, error, charged=False)
+            self._failed(ErrorKind.PROVIDER_MISSING, error, charged=False)
             return
         if not os.path.isdir(command.workdir):  # noqa: PTH112 - on the path of every turn
             gone = FileNotFoundError(f"the working directory {command.workdir} is gone")
-            outside.failed(command, ErrorKind.WORKSPACE_LOST, gone, charged=False)
+            self._failed(ErrorKind.WORKSPACE_LOST, gone, charged=False)
             return
         on_text = None
         if outside.on_text is not None:
@@ -208,7 +210,7 @@ class InferJob:
             kind = error_kind_of(error)
             retry_after = error.retry_after_ms
             charged = bool(error.fields.get("charged"))
-            outside.failed(command, kind, error, retry_after_ms=retry_after, charged=charged)
+            self._failed(kind, error, retry_after_ms=retry_after, charged=charged)
         except trio.Cancelled:
             self.abandoned()
             raise
@@ -217,16 +219,23 @@ class InferJob:
             wrapped = RuntimeError(
                 f"provider {command.provider} failed with {type(error).__name__}"
             )
-            outside.failed(command, ErrorKind.OTHER, wrapped)
+            self._failed(ErrorKind.OTHER, wrapped)
         else:
-            outside.post(outcome)
+            if not self.done:
+                self.done = True
+                outside.post(outcome)
 
     def abandoned(self) -> None:
         """Broken off: it may have been charged, nobody knows how much."""
         error = TimeoutError(
             f"the call was given up after {self.command.timeout_ms} ms or cancelled"
         )
-        self.outside.failed(self.command, ErrorKind.TIMEOUT, error)
+        self._failed(ErrorKind.TIMEOUT, error)
+
+    def _failed(self, kind: ErrorKind, error: BaseException, **more: object) -> None:
+        if not self.done:
+            self.done = True
+            self.outside.failed(self.command, kind, error, **more)
 
 
 def _check_count(count: object) -> None:
@@ -372,10 +381,11 @@ def cut_middle(text: str, bytes_max: int) -> str:
 class GatherJob:
     """Reading what a run needs before its first stage."""
 
-    __slots__ = ("command", "key", "outside")
+    __slots__ = ("command", "done", "key", "outside")
 
     def __init__(self, outside: Outside, command: Gather) -> None:
         self.outside = outside
+        self.done = False
         self.command = command
         self.key: Hashable = (command.run, command.effect)
 
@@ -405,6 +415,9 @@ class GatherJob:
     def _post(
         self, regions: tuple[tuple[str, tuple[Text, ...]], ...], error: str, lost: bool
     ) -> None:
+        if self.done:
+            return
+        self.done = True
         command = self.command
         self.outside.post(
             Gathered(command.run, command.effect, command.attempt, regions, error, lost)

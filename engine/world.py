@@ -40,7 +40,7 @@ from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Policy
 from leviath.engine.clock import RealClock
 from leviath.engine.host import Host
-from leviath.engine.limits import EVENT_QUEUE_MAX, MESSAGE_BYTES_MAX
+from leviath.engine.limits import CLOSE_GRACE_MS, EVENT_QUEUE_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
 from leviath.engine.mirroring import Mirror, NoFiles
 from leviath.engine.offering import Offering
@@ -380,6 +380,7 @@ async def open_world(
     clock: Clock | None = None,
     seed: int | None = None,
     vfs: str | None = None,
+    grace_ms: int = CLOSE_GRACE_MS,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
@@ -390,7 +391,7 @@ async def open_world(
     carried out.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
-    Leaving the block, also by cancellation, lets outcomes in flight land within a grace period,
+    Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
     makes all durable and lets the home go. Closing changes no run's status.
     """
     real = clock or RealClock()
@@ -407,7 +408,7 @@ async def open_world(
     else:
         runs = str(opened.home / "runs")
     try:
-        host = _host(opened, offering, real, configured, on_text, runs, drive=drive, checks=checks)
+        host = _host(opened, offering, real, configured, on_text, runs, drive=drive, checks=checks, grace_ms=grace_ms)
         caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drive, host, nursery.cancel_scope)
@@ -453,6 +454,7 @@ def _host(
     *,
     drive: bool,
     checks: bool,
+    grace_ms: int,
 ) -> Host:
     def spill_dir(run_id: str) -> str:
         return f"{runs}/{run_id}/spill"
@@ -480,6 +482,7 @@ def _host(
         mirror=mirror,
         drive=drive,
         checks=checks,
+        grace_ms=grace_ms,
     )
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)

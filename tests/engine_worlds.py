@@ -140,7 +140,8 @@ async def heard(stream: Any, kind: type[Any]) -> Any:
 
 
 def opened(home: Any, providers: Sequence[Any], **more: Any) -> Any:
-    """``open_world`` at the level that survives a killed process: no fsync, so tests are fast."""
+    """``open_world`` without fsync, and closing without grace: tests are fast."""
+    more.setdefault("grace_ms", 0)
     more.setdefault("durability", "process")
     return open_world(home, providers=providers, **more)
 
