@@ -111,8 +111,8 @@ class Hand:
         owners = {WORLD_OWNER, *world.owners()}
         assert owners == set(self.redone), "the redo list names other owners than the world"
         for owner in sorted(result.touched & owners):
-            live = _row(world, owner)
-            assert live == self.redone[owner], _difference(owner, live, self.redone[owner])
+            row = _row(world, owner)
+            assert row == self.redone[owner], _difference(owner, row, self.redone[owner])
         live, rebuilt = self.caches.snapshot(), rebuild(world)[1].snapshot()
         for name, value in live.items():
             assert value == rebuilt[name], f"cache {name}: {value}, rebuilt {rebuilt[name]}"
@@ -178,7 +178,7 @@ class Hand:
 
     def take(self, kind: type[K]) -> list[K]:
         """Take the commands of one kind off the list, oldest first."""
-        taken = [command for command in self.commands if isinstance(command, kind)]
+        taken: list[K] = [command for command in self.commands if isinstance(command, kind)]
         self.commands = [command for command in self.commands if not isinstance(command, kind)]
         return taken
 

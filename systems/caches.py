@@ -48,7 +48,7 @@ class Caches:
         self._stale_wants: dict[int, None] = {}
         self._stale_loads: dict[int, None] = {}
         """Runs whose place among the waiting, and whose slots and deadlines, have to be looked at
-        again. A turn writes a run's effects four times; looking once, when somebody asks, is enough."""
+        again. A turn writes a run's effects four times; one look, when somebody asks, is enough."""
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         world.watch(Identity, self._identity)

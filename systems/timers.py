@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from leviath.components.commands import Abort
-from leviath.components.effects import Effects, Timers
+from leviath.components.effects import Effect, Effects, Timers
 from leviath.components.marker import Marker
 from leviath.components.progress import Resolution
 from leviath.components.run_status import RunStatus
@@ -41,7 +41,7 @@ def on_due(run: Run, tick: Tick) -> None:
 def _effects_due(run: Run, tick: Tick) -> None:
     effects = run.get(Effects)
     over = False
-    items = []
+    items: list[Effect] = []
     for effect in effects.items:
         if effect.aborting or not effect.due_ms or effect.due_ms > tick.now.world_ms:
             items.append(effect)

@@ -112,7 +112,8 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
             run.put(replace(stage, blocked=stage.blocked + 1))
         return _refused(run, tick, call, f"tool {call.tool} is denied by this agent's permissions")
     if tool.effect_class == IN_STEP:
-        return _settled(run, tick, call, *run_in_step(run, tick, call))
+        result, is_error = run_in_step(run, tick, call)
+        return _settled(run, tick, call, result, is_error=is_error)
     call = replace(call, effect_class=tool.effect_class)
     launch = run.get(Launch)
     if permission is Permission.ask and not launch.yolo and call.tool not in launch.allow:
@@ -121,11 +122,11 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
 
 
 def _refused(run: Run, tick: Tick, call: Call, message: str) -> Call:
-    return _settled(run, tick, call, inline(f"[error] {message}"), True)
+    return _settled(run, tick, call, inline(f"[error] {message}"), is_error=True)
 
 
 def _settled(
-    run: Run, tick: Tick, call: Call, result: Text, is_error: bool, note: str = ""
+    run: Run, tick: Tick, call: Call, result: Text, *, is_error: bool, note: str = ""
 ) -> Call:
     tick.events.append(
         ToolEnded(
@@ -278,7 +279,7 @@ def take_tool(run: Run, tick: Tick, done: ToolFinished) -> None:
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
         _count(run, call, done)
         lost = WORKSPACE_LOST if done.workspace_lost else ""
-        settled = _settled(run, tick, call, done.result, done.is_error, lost)
+        settled = _settled(run, tick, call, done.result, is_error=done.is_error, note=lost)
         put_call(run, replace(settled, modified=done.modified))
     if done.workspace_lost:
         run.put(replace(run.get(Flags), workspace_lost=True))
@@ -298,7 +299,7 @@ def call_of(run: Run, effect: Effect) -> Call | None:
 
 def settle(run: Run, tick: Tick, call: Call, result: Text, *, is_error: bool, note: str) -> None:
     """Give a call its result by another way than its outcome."""
-    put_call(run, _settled(run, tick, call, result, is_error, note))
+    put_call(run, _settled(run, tick, call, result, is_error=is_error, note=note))
 
 
 def put_call(run: Run, call: Call) -> None:
@@ -320,7 +321,8 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
             f"[may have happened] whether this call of {call.tool} took effect is not known. "
             "Check before doing it again."
         )
-        put_call(run, _settled(run, tick, call, inline(message), True, "may have happened"))
+        note = "may have happened"
+        put_call(run, _settled(run, tick, call, inline(message), is_error=True, note=note))
         return
     parked = replace(effect, live=False, aborting=False, due_ms=0)
     run.put(replace(effects, items=tuple(parked if e is effect else e for e in effects.items)))

@@ -284,7 +284,7 @@ def routing_question(run: Run) -> str:
     return "\n".join(lines)
 
 
-def parse_choice(reply: str, names: tuple[str, ...], allow_done: bool) -> str | None:
+def parse_choice(reply: str, names: tuple[str, ...], *, allow_done: bool) -> str | None:
     """The name that a reply means: a whole word of its first line, else of a short last line.
 
     Case does not matter; ``-`` and ``_`` belong to words. None when nothing matches.
@@ -309,7 +309,7 @@ def _chosen(run: Run, tick: Tick) -> None:
     turn = run.get(Turn)
     run.remove(Turn)
     spec = run.stage_spec
-    choice = parse_choice(turn.text.body, stage.asking, spec.allow_complete)
+    choice = parse_choice(turn.text.body, stage.asking, allow_done=spec.allow_complete)
     run.put(replace(stage, asking=()))
     if choice is None and spec.allow_complete:
         choice = _DONE

@@ -1,7 +1,7 @@
-"""A fixed run of a world through odd text, bad JSON and every way of failing: prints its digest chain.
+"""A world through odd text, bad JSON and every way of failing: prints its digest chain.
 
-``python tests/scenario_odd.py > tests/golden/digest_chain.json`` writes the golden file again, which is
-right only together with a raised ``RULES``: worlds in the field are replayed by the rules they name.
+``python tests/scenario_odd.py > tests/golden/digest_chain.json`` writes the golden file again. That
+is right only with a raised ``RULES``: worlds in the field are replayed by the rules they name.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def answer(hand: Hand, turn: int) -> None:
             hand.fail(kind, ODD[pick % 6], infer=infer, retry_after_ms=(None, 50)[pick % 2])
             continue
         calls = CALLS[pick % 9 : pick % 9 + pick % 4] if pick % 3 else ()
-        text = (ODD + ("report", "LOOK-FIRST\n", "x\nDone"))[pick % 9]
+        text = (*ODD, "report", "LOOK-FIRST\n", "x\nDone")[pick % 9]
         cost = None if pick % 2 else 17
         hand.post(
             hand.inferred(infer, text=inline(text), calls=calls, prompt=pick, cost_nano_usd=cost)

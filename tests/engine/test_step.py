@@ -275,4 +275,5 @@ def test_a_step_over_ten_busy_runs_costs_the_same_beside_two_thousand_others() -
         turn(hand)
         return calls_of(lambda: turn(hand))
 
-    assert cost(2_000) == cost(0)
+    # The heaps of deadlines and ranks are thinned out now and then, whoever's turn it is.
+    assert abs(cost(2_000) - cost(0)) <= 10

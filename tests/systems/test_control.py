@@ -83,7 +83,7 @@ def asking(hand: Hand) -> int:
     return run
 
 
-def parked(hand: Hand) -> int:
+def out_of_credit(hand: Hand) -> int:
     run = hand.spawn(ONE)
     hand.fail("credits")
     return run
@@ -97,7 +97,7 @@ AT: list[tuple[Callable[[Hand], int], Marker]] = [
     (tooling, Marker.awaiting_tools),
     (choosing, Marker.awaiting_transition_choice),
     (asking, Marker.awaiting_person),
-    (parked, Marker.awaiting_person),
+    (out_of_credit, Marker.awaiting_person),
 ]
 everywhere = pytest.mark.parametrize(
     ("bring", "marker"), AT, ids=lambda x: getattr(x, "__name__", "")
@@ -116,10 +116,10 @@ def answer_all(hand: Hand, run: int) -> None:
         turn = hand.world.find(run, Turn)
         status = hand.status(run)
         if status.status is RunStatus.WAITING_INPUT:
-            for call in () if turn is None else turn.calls:
-                if call.state in ("asked", "unknown"):
-                    verdict = "allow" if call.state == "asked" else "again"
-                    hand.post(Decide(run, call.call_id, verdict))
+            for parked in () if turn is None else turn.calls:
+                if parked.state in ("asked", "unknown"):
+                    verdict = "allow" if parked.state == "asked" else "again"
+                    hand.post(Decide(run, parked.call_id, verdict))
             if status.waiting is not None and status.waiting.reason == "needs_setup":
                 hand.post(Resume(run))
         hand.sleep(20_000)

@@ -90,7 +90,7 @@ to = "a"
 
 def test_a_stage_is_entered_once_and_max_revisits_more_then_the_dead_end_edge_leads_on() -> None:
     hand, run = start(LOOP.format('[[stages.a.edges]]\nto = "c"\ncondition = "dead_end"'))
-    seen = []
+    seen: list[str] = []
     while stage(hand, run) != "c":
         seen.append(stage(hand, run))
         hand.reply("go on")
@@ -351,7 +351,13 @@ def test_a_required_region_sends_the_stage_back_then_is_given_up_and_reported() 
     assert hand.world.get(run, Flags).required_abandoned == ("plan",)
 
 
-OWES = f'[stages.a]\n[stages.b]\nmode = "output"\navailable_tools = {ALL}\nnudge = {{ enabled = false }}\n'
+OWES = f"""
+[stages.a]
+[stages.b]
+mode = "output"
+available_tools = {ALL}
+nudge = {{ enabled = false }}
+"""
 
 
 def submit(hand: Hand) -> None:

@@ -1,6 +1,8 @@
-"""Model calls that fail: backoff, failover, breakers, set-up, slots and stalls; and what calls cost."""
+"""Model calls that fail: backoff, failover, breakers, set-up, slots, stalls; and what calls cost."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hand_agents import ALL, ONE, TALK, TOOLS, TWO_MODELS, agent, asked, stage, texts, wanted, word
@@ -9,7 +11,7 @@ from leviath.components.commands import Abort, Infer
 from leviath.components.effects import Effects
 from leviath.components.error_kind import ErrorKind
 from leviath.components.events import CallFailed
-from leviath.components.inputs import Cancel, Configured, InferenceFinished, Pause, Resume
+from leviath.components.inputs import Cancel, InferenceFinished, Pause, Resume
 from leviath.components.money import Rates
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution
@@ -20,7 +22,7 @@ from leviath.simulation.hand import Hand
 TWO = agent("[stages.main]\n", models=TWO_MODELS)
 
 
-def two(**policy: int) -> tuple[Hand, int]:
+def two(**policy: Any) -> tuple[Hand, int]:
     hand = Hand(providers=("scripted", "spare"), policy=Policy(**policy))
     return hand, hand.spawn(TWO)
 
@@ -53,7 +55,7 @@ def test_a_provider_without_room_is_given_longer() -> None:
     for kind in ("rate_limited", "overloaded"):
         hand = Hand(policy=Policy(breaker_failures=0))
         hand.spawn(TALK)
-        spans = []
+        spans: list[int] = []
         for _ in range(3):
             hand.fail(kind)
             spans.append(retry_in(hand) or 0)
@@ -182,7 +184,8 @@ def test_ordinals_count_the_calls_of_a_kind_and_retries_keep_theirs() -> None:
     run = hand.spawn(
         agent(
             f"[stages.a]\navailable_tools = {ALL}\n[[stages.a.edges]]\nto = 'b'\n"
-            "condition = 'error'\n[[stages.a.edges]]\nto = 'b'\n[stages.b]\n[stages.b.transitions]\n"
+            "condition = 'error'\n[[stages.a.edges]]\nto = 'b'\n"
+            "[stages.b]\n[stages.b.transitions]\n"
         )
     )
     hand.reply("", ("a", "look", "{}"))
@@ -461,4 +464,3 @@ def test_every_kind_of_error_is_handled_by_its_row() -> None:
         hand.fail(kind.value)
         assert word(hand, run).split()[0] in ("error", "waiting_input", "running")
         assert hand.world.get(run, Resolution).choice in (0, 1)
-    hand.post(Configured())

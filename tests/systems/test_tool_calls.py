@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hand_agents import ALL, LOOK, ONE, TOOLS, agent, texts, wanted, word
 
@@ -15,7 +17,7 @@ from leviath.components.text import inline
 from leviath.simulation.hand import Hand
 
 
-def started(body: str = "", **more: object) -> tuple[Hand, int]:
+def started(body: str = "", **more: Any) -> tuple[Hand, int]:
     hand = Hand(tools=TOOLS)
     blueprint = agent(f"[stages.main]\navailable_tools = {ALL}\n{body}") if body else ONE
     return hand, hand.spawn(blueprint, **more)
@@ -91,7 +93,7 @@ def test_a_denied_question_tells_the_model_who_denied_it() -> None:
 
 @pytest.mark.parametrize("options", [{"yolo": True}, {"allow": ("edit",)}])
 def test_an_unattended_run_or_one_with_the_callers_leave_is_not_asked(
-    options: dict[str, object],
+    options: dict[str, Any],
 ) -> None:
     hand, run = started(ASK, **options)
     hand.reply("", ("a", "edit", "{}"))

@@ -273,6 +273,7 @@ class Worlds(RuleBasedStateMachine):
         """Whatever happened: answering everything ends each run."""
         hand = self.hand
         hand.configure(providers=("scripted", "spare"))
+        left: list[int] = []
         for _ in range(200):
             for n in [n for n in self.runs if n in hand.world]:
                 self._help(n)
