@@ -9,10 +9,10 @@ from leviath.components.context import Context
 from leviath.components.progress import Stage
 from leviath.components.world_facts import OfferedTool
 from leviath.engine.blueprints import parse_blueprint
+from leviath.simulation.hand import Hand
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint
-    from leviath.simulation.hand import Hand
 
 T = TypeVar("T")
 LOOK = OfferedTool("look", "pure", 60_000, b"look")
@@ -77,3 +77,19 @@ def asked(hand: Hand) -> Infer:
 def wanted(hand: Hand, kind: type[T]) -> list[T]:
     """Commands of one kind that nobody has answered."""
     return [command for command in hand.commands if isinstance(command, kind)]
+
+
+def start(body: str, **more: str) -> tuple[Hand, int]:
+    """A world with that agent, and its run."""
+    hand = Hand(tools=TOOLS)
+    return hand, hand.spawn(agent(body, **more))
+
+
+def edges(*tables: str, to: str = "b", rest: str = "") -> str:
+    """Stage a with these edge tables, and stages b and c that end the run."""
+    body = "[stages.a]\n" + rest
+    for table in tables:
+        body += f"[[stages.a.edges]]\n{table}\n"
+    for name in ("b", "c"):
+        body += f"[stages.{name}]\n[stages.{name}.transitions]\n"
+    return body

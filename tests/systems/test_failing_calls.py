@@ -1,4 +1,4 @@
-"""Model calls that fail: backoff, failover, breakers, set-up, slots, stalls; and what calls cost."""
+"""Model calls that fail: backoff, failover, breakers, set-up, slots, stalls; and money."""
 
 from __future__ import annotations
 
