@@ -1,0 +1,340 @@
+"""The thread that writes run files: only the newest version of each, in the order of arrival.
+
+What stands on the disk is known at every moment as one digest a file, so that the mirror row of the
+next version can name the version that it replaces. A version that was not begun is taken back when
+a newer one is prepared; one that is being written is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+
+from leviath.components.errors import LevError
+from leviath.components.run_id import check_run_id
+from leviath.persistence.exchange import exchange_file, spare_name
+from leviath.persistence.files import (
+    FOLDER_MODE,
+    REAL,
+    append_lines,
+    make_run_folder,
+    opened_folder,
+    read_file_confined,
+    storage_errors,
+    write_file_atomic,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leviath.persistence.files import FileSystem
+
+_log = logging.getLogger("leviath.engine")
+
+DIGEST_BYTES: Final = 16
+MISSING: Final = b""
+"""Stands for a file that is not there."""
+BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What waits for a slow disk; beyond it commits wait too, and what failed is left to reconcile."""
+READ_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+Key = tuple[int, str]
+"""(ordinal, file name relative to the run's folder)."""
+
+
+class FileJob(Struct):
+    """One version of one file, or lines to append to one."""
+
+    run: int
+    run_id: str
+    name: str
+    data: bytes
+    digest: bytes = b""
+    append: bool = False
+    sync: bool = False
+    is_calm: bool = False
+    """The version before was written seconds ago: no reader is still at the one before that."""
+    is_over: bool = False
+    """The run has ended: a folder that is gone was deleted, and stays so."""
+
+    @property
+    def key(self) -> Key:
+        return self.run, self.name
+
+
+class Removal(Struct):
+    """The folder of a run that world.db has forgotten."""
+
+    run: int
+    run_id: str
+
+
+class _State(Struct):
+    """What is known of one run's files."""
+
+    disk: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Digest of each mirrored file as it stands on the disk."""
+    made: bool = False
+    """The folder was there once."""
+
+
+def file_digest(data: bytes) -> bytes:
+    """What mirror rows keep of a file."""
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+class FileThread:
+    """Writes below ``runs``; one lock guards everything that is shared."""
+
+    def __init__(self, runs: Path, fs: FileSystem, *, backlog_bytes_max: int) -> None:
+        self._runs = runs
+        self._fs = fs
+        self._backlog_bytes_max = backlog_bytes_max
+        self._changed = threading.Condition()
+        self._jobs: dict[Key, FileJob | Removal] = {}
+        self._failed: dict[Key, FileJob] = {}
+        self._bytes = 0
+        self._begun: Key | None = None
+        self._states: dict[int, _State] = {}
+        self._finished: list[int] = []
+        self._appended: set[Key] = set()
+        self._problems: dict[str, str] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    # --- called while preparing -------------------------------------------------------------------
+
+    def knows(self, run: int) -> bool:
+        """Whether the run's files were introduced."""
+        return run in self._states
+
+    def introduce(self, run: int, disk: dict[str, bytes], *, made: bool) -> None:
+        """Say what stands on the disk for a run that this thread has not heard of."""
+        with self._changed:
+            self._states[run] = _State(disk, made)
+
+    def take_back(self, key: Key, digest: bytes) -> bytes | None:
+        """Make room for a version with that digest: the digest that stands on the disk now.
+
+        None when there is nothing to do: the disk has that version, or it is about to.
+        """
+        with self._changed:
+            while self._begun == key:
+                self._changed.wait()
+            waiting = self._jobs.get(key)
+            if isinstance(waiting, FileJob):
+                if waiting.digest == digest:
+                    return None
+                self._drop(key)
+            failed = self._failed.pop(key, None)
+            if failed is not None:
+                self._bytes -= len(failed.data)
+            before = self._states[key[0]].disk.get(key[1], MISSING)
+            return None if before == digest else before
+
+    def wait_for_room(self) -> None:
+        """Return when the backlog is within its bounds, or cannot shrink because writes fail.
+
+        Also drops what is known of runs that have ended and whose files are all written.
+        """
+        with self._changed:
+            finished, self._finished = self._finished, []
+            owed = {key[0] for key in (*self._jobs, *self._failed)} if finished else set[int]()
+            for run in finished:
+                if run in owed or (self._begun is not None and self._begun[0] == run):
+                    self._finished.append(run)
+                else:
+                    self._states.pop(run, None)
+                    self._appended -= {key for key in self._appended if key[0] == run}
+            while self._bytes > self._backlog_bytes_max and self._jobs and not self._closing:
+                self._changed.wait()
+
+    def note(self, run_id: str, error: Exception) -> None:
+        """A run's files cannot be made; said once in the log."""
+        with self._changed:
+            self._say(run_id, error)
+
+    # --- called by the host -----------------------------------------------------------------------
+
+    def put(self, jobs: list[FileJob], removals: list[Removal]) -> None:
+        """Hand in what became durable, and what failed before once more. Returns at once."""
+        with self._changed:
+            for removal in removals:
+                self._forget(removal.run)
+                self._jobs[removal.run, ""] = removal
+            failed = list(self._failed.values())
+            self._failed.clear()
+            self._bytes -= sum(len(job.data) for job in failed)
+            for job in (*failed, *jobs):
+                self._add(job)
+            if self._jobs and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="leviath-files", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def problems(self) -> dict[str, str]:
+        """By run id, why its files are not up to date."""
+        with self._changed:
+            return dict(self._problems)
+
+    def close(self) -> None:
+        """Wait until everything is written, what failed before included; then end."""
+        self.put([], [])
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    # --- under the lock ---------------------------------------------------------------------------
+
+    def _add(self, job: FileJob) -> None:
+        if job.run not in self._states:
+            # Its run was removed meanwhile.
+            return
+        old = self._jobs.get(job.key)
+        if isinstance(old, FileJob):
+            if job.append:
+                job.data = old.data + job.data
+            self._drop(job.key)
+        self._jobs[job.key] = job
+        self._bytes += len(job.data)
+
+    def _drop(self, key: Key) -> None:
+        job = self._jobs.pop(key)
+        if isinstance(job, FileJob):
+            self._bytes -= len(job.data)
+
+    def _forget(self, run: int) -> None:
+        for key in [key for key in self._jobs if key[0] == run]:
+            self._drop(key)
+        for key in [key for key in self._failed if key[0] == run]:
+            self._bytes -= len(self._failed.pop(key).data)
+        self._states.pop(run, None)
+        self._appended = {key for key in self._appended if key[0] != run}
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._closing:
+                    self._changed.wait()
+                if not self._jobs:
+                    return
+                key = next(iter(self._jobs))
+                job = self._jobs.pop(key)
+                self._begun = key
+                state = self._states.get(key[0])
+            error = self._carry_out(job, state)
+            with self._changed:
+                self._begun = None
+                if isinstance(job, FileJob):
+                    self._bytes -= len(job.data)
+                    self._note(job, error)
+                self._changed.notify_all()
+
+    def _note(self, job: FileJob, error: Exception | None) -> None:
+        if error is None:
+            if job.is_over:
+                self._finished.append(job.run)
+            if self._problems and not any(key[0] == job.run for key in self._failed):
+                self._problems.pop(job.run_id, None)
+            return
+        self._say(job.run_id, error)
+        newer = self._jobs.get(job.key)
+        if self._bytes + len(job.data) > self._backlog_bytes_max or job.run not in self._states:
+            return
+        if newer is None:
+            self._failed[job.key] = job
+            self._bytes += len(job.data)
+        elif isinstance(newer, FileJob) and newer.append:
+            newer.data = job.data + newer.data
+            self._bytes += len(job.data)
+
+    def _say(self, run_id: str, error: Exception) -> None:
+        if run_id not in self._problems:
+            _log.error("run %s: its files cannot be written: %s", run_id, error)
+        self._problems[run_id] = str(error)
+
+    def _carry_out(self, job: FileJob | Removal, state: _State | None) -> Exception | None:
+        try:
+            if isinstance(job, Removal):
+                self._remove(job)
+            elif state is not None:
+                self._write(job, state)
+        except (OSError, LevError) as error:
+            if isinstance(job, FileJob) and state is not None and not job.append:
+                # The old version stands, as a rule; after a failed sync of the folder the new one.
+                with contextlib.suppress(OSError, LevError):
+                    state.disk[job.name] = self.digest_of(job.run_id, job.name)
+            return error
+        return None
+
+    def _write(self, job: FileJob, state: _State) -> None:
+        path = os.path.join(self._runs, job.run_id)
+        folder = self._open(path, job, state)
+        if folder is None:
+            return
+        try:
+            place, _, name = job.name.rpartition("/")
+            if place:
+                self._write_below(folder, path, place, name, job)
+                return
+            if not (job.is_calm and self._fs is REAL and exchange_file(folder, name, job.data)):
+                write_file_atomic(folder, name, job.data, sync=job.sync, fs=self._fs)
+            state.disk[name] = job.digest
+            if job.is_over:
+                with contextlib.suppress(OSError):
+                    self._fs.unlink(folder, spare_name(name))
+        finally:
+            self._fs.close(folder)
+
+    def _open(self, path: str, job: FileJob, state: _State) -> int | None:
+        """The run's folder, made if need be; None when it was deleted after its run ended."""
+        with storage_errors(path):
+            try:
+                folder = self._fs.open_folder(path)
+            except FileNotFoundError:
+                if state.made and job.is_over:
+                    return None
+                self._runs.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                make_run_folder(self._runs, job.run_id, fs=self._fs)
+                folder = self._fs.open_folder(path)
+        state.made = True
+        return folder
+
+    def _write_below(self, folder: int, path: str, place: str, name: str, job: FileJob) -> None:
+        """Append in a folder further down, which is made when it is missing."""
+        with contextlib.ExitStack() as stack:
+            for part in place.split("/"):
+                with contextlib.suppress(FileExistsError):
+                    self._fs.make_folder(folder, part)
+                path = os.path.join(path, part)
+                folder = stack.enter_context(opened_folder(path, self._fs))
+            first = job.key not in self._appended
+            append_lines(folder, name, job.data, cut_torn=first, fs=self._fs)
+            self._appended.add(job.key)
+
+    def _remove(self, job: Removal) -> None:
+        check_run_id(job.run_id)
+        with opened_folder(self._runs, self._fs) as fd, contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(job.run_id, dir_fd=fd)
+
+    def digest_of(self, run_id: str, name: str) -> bytes:
+        """The digest of a file as it stands on the disk; MISSING without it."""
+        folder = self._runs / run_id
+        if not os.path.isdir(folder):
+            return MISSING
+        data = read_file_confined(folder, name, bytes_max=READ_BYTES_MAX, fs=self._fs)
+        return MISSING if data is None else file_digest(data)
