@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     _run(command("run", "start runs of an agent and drive them to their end"))
     _host(command("host", "drive every unfinished run of a home"))
     _ps(command("ps", "list runs"))
-    _one(command("show", "tell everything about one run"))
+    _show(command("show", "tell everything about one run"))
     _result(command("result", "print a run's final output"))
     _control(command("pause", "hold a run, also over restarts"), "why it is held")
     _one(command("resume", "let a run go on that is held, waits for set-up, or ended early"))
@@ -154,6 +154,11 @@ def _ps(to: argparse.ArgumentParser) -> None:
     to.add_argument("--limit", metavar="N", type=_limit, default=50, help=text)
     text = "the page after this one: what the page before named"
     to.add_argument("--after", metavar="N", type=_whole, help=text)
+
+
+def _show(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    _json(to)
 
 
 def _result(to: argparse.ArgumentParser) -> None:

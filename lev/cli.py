@@ -35,6 +35,10 @@ def run(argv: Sequence[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     arguments = parse(argv)
+    if arguments.verbose:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     try:
         code = _command(arguments.command)(arguments)
         sys.stdout.flush()

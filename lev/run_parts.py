@@ -29,18 +29,26 @@ class RunParts:
         ledger: list[LedgerRow],
         parts: dict[type[Component], Component],
         texts: dict[bytes, str],
+        *,
         fault: str,
+        children: tuple[str, ...],
+        world_ms: int,
     ) -> None:
         self.row = row
         self.ledger = ledger
-        self._parts = parts
+        self.components = parts
+        """What the run is made of, as of its newest durable step."""
         self._texts = texts
         self.fault = fault
         """Why its components cannot be read, which is why no host drives it; else empty."""
+        self.children = children
+        """Ids of the runs that name this one as their parent, oldest first."""
+        self.world_ms = world_ms
+        """World time of the newest durable step."""
 
     def find(self, kind: type[C]) -> C | None:
         """The run's component of that kind."""
-        return self._parts.get(kind)  # type: ignore[return-value]
+        return self.components.get(kind)  # type: ignore[return-value]
 
     def text(self, text: Text | None) -> str:
         """The whole of a text of this run that was asked for."""
@@ -59,7 +67,22 @@ def read_run(home: Path, run_id: str) -> RunParts:
             raise RunNotFound(f"no run of {home} is called {run_id!r}", run_id=run_id)
         parts, fault = _parts(reader, row.ordinal)
         texts = _texts(reader, parts)
-        return RunParts(row, reader.ledger(row.ordinal), parts, texts, fault)
+        children = sorted(reader.run_rows(parent_run_id=run_id), key=lambda child: child.ordinal)
+        return RunParts(
+            row,
+            reader.ledger(row.ordinal),
+            parts,
+            texts,
+            fault=fault,
+            children=tuple(child.run_id for child in children),
+            world_ms=_world_ms(reader),
+        )
+
+
+def _world_ms(reader: Reader) -> int:
+    world = reader.world()
+    newest = None if world is None else next(reader.journal_after(world.step - 1), None)
+    return 0 if newest is None else newest.world_ms
 
 
 def _parts(reader: Reader, ordinal: int) -> tuple[dict[type[Component], Component], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from leviath.components.effects import Turn
@@ -13,6 +14,7 @@ from leviath.engine.clock import RealClock
 from leviath.lev.drift import drift
 from leviath.lev.homes import home_of, run_in
 from leviath.lev.progress import cost_text, waiting_text
+from leviath.lev.run_document import run_document
 from leviath.lev.run_parts import RunParts, read_run
 from leviath.lev.text import (
     age,
@@ -50,6 +52,9 @@ def show(arguments: argparse.Namespace) -> int:
     run_id = run_in(home, arguments.run)
     hosting = hosting_state(home)
     parts = read_run(home, run_id)
+    if arguments.json:
+        print(json.dumps(run_document(parts, hosting), ensure_ascii=False, indent=2))
+        return 0
     option = home_option(arguments.home)
     now_ms = RealClock().wall_ms()
     lines = _fields(parts, home, hosting, now_ms)

@@ -1,4 +1,4 @@
-"""Calls of ``lev`` for tests: in this process where that is enough, in one of their own otherwise."""
+"""Calls of ``lev`` for tests: in this process where that is enough, else in one of their own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Place:
 
     def _words(self, words: tuple[str, ...]) -> list[str]:
         first, *rest = words
-        return [first, "--home", str(self.home), *rest] if first not in ("validate",) else [*words]
+        return [first, "--home", str(self.home), *rest] if first != "validate" else [*words]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """A call in a process of its own, in this folder."""

@@ -81,7 +81,9 @@ def test_runs_of_a_killed_host_are_interrupted_and_can_all_be_brought_to_an_end(
 
     killed = place.lev("ps", "--json").document()
     assert killed["hosted"] is False
-    assert [(run["status"], run["interrupted"]) for run in killed["runs"]] == [("running", True)] * 3
+    assert [(run["status"], run["interrupted"]) for run in killed["runs"]] == [
+        ("running", True)
+    ] * 3
     assert killed["health"]["agents"]["active"] == 0
     shown = place.lev("ps").out
     assert shown.count("interrupted") == 4  # three rows, one footer
@@ -106,7 +108,11 @@ def test_runs_of_a_killed_host_are_interrupted_and_can_all_be_brought_to_an_end(
 
 @pytest.mark.parametrize(
     ("verdict", "rung", "status"),
-    [("again", "ding\nding\n", "complete"), ("done", "ding\n", "complete"), ("stop", "ding\n", "cancelled")],
+    [
+        ("again", "ding\nding\n", "complete"),
+        ("done", "ding\n", "complete"),
+        ("stop", "ding\n", "cancelled"),
+    ],
 )
 def test_a_call_that_may_have_happened_waits_for_a_word(
     place: Place, monkeypatch: pytest.MonkeyPatch, verdict: str, rung: str, status: str
@@ -156,7 +162,9 @@ def wait_for_text(process: subprocess.Popen[str], path: Path) -> None:
             continue
 
 
-def test_a_call_that_asks_is_allowed_or_denied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_asks_is_allowed_or_denied(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place.path)
     place.agent("ring", ask="ring")
     place.write("mine.py", TOOLS)

@@ -25,9 +25,7 @@ def folders(place: Place) -> list[str]:
 def age_all(place: Place, days: int) -> None:
     """Make every ended run look that old."""
     with open_database(place.home / "world.db", level="process") as database:
-        database.connection.execute(
-            "update run set ended_ms = ended_ms - ?", (days * 86_400_000,)
-        )
+        database.connection.execute("update run set ended_ms = ended_ms - ?", (days * 86_400_000,))
 
 
 def test_it_wants_to_know_what_may_go(place: Place) -> None:
@@ -131,8 +129,7 @@ def test_what_may_go_is_old_enough_and_not_among_those_to_keep(
 ) -> None:
     now_s = 100
     newest_first = [
-        EndedRun(str(n), "complete", at * 1_000)
-        for n, at in enumerate(sorted(ended, reverse=True))
+        EndedRun(str(n), "complete", at * 1_000) for n, at in enumerate(sorted(ended, reverse=True))
     ]
     going = due(newest_first, now_s * 1_000, older_than_s, keep)
     for place, run in enumerate(newest_first):

@@ -108,7 +108,9 @@ print(json.dumps([code, sorted(sys.modules), opened]))
     code, modules, opened = json.loads(done.stdout.splitlines()[-1])
     assert code == 0
     assert "run-297" in done.stdout
-    heavy = {name for name in modules if name.split(".")[0] in ("trio", "msgspec", "esper", "asyncio")}
+    heavy = {
+        name for name in modules if name.split(".")[0] in ("trio", "msgspec", "esper", "asyncio")
+    }
     assert heavy == set()
     ours = {name for name in modules if name.startswith("leviath.engine.")}
     assert ours == {"leviath.engine.clock", "leviath.engine.limits"}
@@ -129,16 +131,16 @@ def counted(listing: Listing) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [10, 3_000])
-def test_a_page_costs_the_same_statements_whatever_the_home_holds(tmp_path: Path, count: int) -> None:
+def test_a_page_costs_the_same_statements_whatever_the_home_holds(
+    tmp_path: Path, count: int
+) -> None:
     fill(tmp_path, rows(count))
     with cast("Listing", Listing.open(tmp_path)) as listing:
         statements = counted(listing)
         assert len(listing.page(limit=50)) == min(count, 50)
         assert len(statements) == 1
         sql, bindings = statements[0]
-        plan = [
-            row[3] for row in listing.connection.execute(f"explain query plan {sql}", bindings)
-        ]
+        plan = [row[3] for row in listing.connection.execute(f"explain query plan {sql}", bindings)]
     assert [step for step in plan if step.startswith("SCAN run")] == []
     assert sum("COVERING INDEX run_by_status" in step for step in plan) == 2, plan
 
@@ -167,7 +169,9 @@ def test_the_command_pages_by_what_it_names(place: Place) -> None:
     words: tuple[str, ...] = ()
     for _ in range(10):
         body = place.lev("ps", "--all", "--json", "--limit", "6", *words).document()
-        seen += [run["run_id"] for part in ("runs", "finished", "not_running") for run in body[part]]
+        seen += [
+            run["run_id"] for part in ("runs", "finished", "not_running") for run in body[part]
+        ]
         if body["next_after"] is None:
             break
         words = ("--after", str(body["next_after"]))
@@ -288,7 +292,9 @@ def test_a_home_without_a_world_is_empty_and_not_made(place: Place) -> None:
 
 def test_the_table_tells_people_what_a_run_is_at() -> None:
     runs = [
-        replace(ROW, status="waiting_input", waiting_on="tool_approval", num_stages=3, stage_index=1),
+        replace(
+            ROW, status="waiting_input", waiting_on="tool_approval", num_stages=3, stage_index=1
+        ),
         replace(ROW, status="paused", waiting_on=None, title="a \x1b[31mred\ntitle"),
         replace(ROW, status="error", error="no\nmodel", progress_ms=None),
         replace(ROW, status="complete", empty_output=True, stage=""),

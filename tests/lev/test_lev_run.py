@@ -55,7 +55,8 @@ def test_a_task_may_be_a_file(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", ["./task", "../task", "/nowhere/task", "~/no-such-task", "notes/task", "task.md", "A.TXT"]
+    "task",
+    ["./task", "../task", "/nowhere/task", "~/no-such-task", "notes/task", "task.md", "A.TXT"],
 )
 def test_a_task_that_looks_like_a_path_and_leads_nowhere_is_refused(
     place: Place, task: str
@@ -126,7 +127,9 @@ def test_without_its_provider_a_run_waits_and_says_what_helps(place: Place) -> N
 
 
 def test_a_run_that_ends_in_error_is_no_success(place: Place) -> None:
-    place.write("fails.toml", '[[turn]]\nerror = { kind = "bad_request", message = "no\\u001b[2J" }\n')
+    place.write(
+        "fails.toml", '[[turn]]\nerror = { kind = "bad_request", message = "no\\u001b[2J" }\n'
+    )
     answer = place.spawn(script="fails.toml")
     assert answer.code == 1
     assert "\x1b" not in answer.err

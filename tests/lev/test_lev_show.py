@@ -1,10 +1,8 @@
-"""``lev show`` and ``lev result``: one run as it is, unknown things as unknown, secrets not at all."""
+"""``lev show`` and ``lev result``: one run as it is, the unknown as unknown, secrets not at all."""
 
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -12,16 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lev_commands import Place, finish, lines_until
 
-from leviath.components.errors import LevError
 from leviath.engine.world import open_world
 from leviath.lev.progress import cost_text
 from leviath.lev.run_parts import read_run
 from leviath.persistence.database import open_database
 from leviath.persistence.rows import LedgerRow
 from leviath.providers.scripted import Scripted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CANARY = "canary-5f1d7c-never-to-be-seen"
 ODD = "tea \x1b]0;title\x07 \x1b[2J\u202ereversed\x00 line\nnext"
@@ -42,8 +36,8 @@ def call(certainty: str, effect: int = 1) -> LedgerRow:
         (0, 2, 0, [call("interrupted"), call("interrupted", 2)],
          "0 + an unknown amount for 2 interrupted calls"),
         (7, 3, 9, [call("interrupted"), call("unknown", 2), call("unknown", 3)],
-         "0.000000007 + at most 0.000000009 for 1 interrupted call"
-         " + an unknown amount for 2 calls without a price"),
+         "0.000000007 + at most 0.000000009 for 1 interrupted call + an unknown amount for"
+          " 2 calls without a price"),
     ],
 )  # fmt: skip
 def test_what_is_unknown_stands_beside_what_is_known(
@@ -71,8 +65,33 @@ def test_a_run_shows_what_it_is_and_what_it_did(place: Place) -> None:
     ):
         assert text in shown
     head, row = shown.split("STAGE  ")[1].splitlines()[:2]
-    assert head.split() == ["STATUS", "VISITS", "PROMPT", "OUTPUT", "CACHE", "RD", "CACHE", "WR", "COST"]
+    assert head.split() == [
+        "STATUS",
+        "VISITS",
+        "PROMPT",
+        "OUTPUT",
+        "CACHE",
+        "RD",
+        "CACHE",
+        "WR",
+        "COST",
+    ]
     assert row.split() == ["main", "complete", "1", "812", "31", "640", "0", "0.0017"]
+
+
+def test_json_is_the_public_record_and_what_it_cannot_say(place: Place) -> None:
+    place.write("agent/agent.leviath", (place.path / "agent/agent.leviath").read_text() + "\n")
+    body = place.spawn("--json").document()
+    shown = place.lev("show", body["run_id"], "--json").document()
+    for name in ("run_id", "status", "workdir", "cost_usd", "prompt_tokens", "tool_calls"):
+        assert shown[name] == body[name]
+    assert shown["task"] == "Look."
+    assert "callback_secret" not in shown or shown["callback_secret"] is None
+    assert shown["waiting_calls"] == []
+    assert shown["blueprint_drift"] is None
+    assert shown["hosted"] is False
+    assert shown["interrupted"] is False
+    assert shown["cost_interrupted_at_most_usd"] is None
 
 
 def test_a_hosted_run_is_shown_as_of_its_newest_durable_step(place: Place) -> None:
@@ -166,6 +185,9 @@ def test_a_run_that_cannot_be_decoded_is_shown_as_quarantined(place: Place) -> N
     assert answer.code == 0
     assert "no: quarantined" in answer.out
     assert "waiting_input" in answer.out
+    body = place.lev("show", run_id, "--json").document()
+    assert body["status"] == "waiting_input"
+    assert "Effects" in body["quarantined"]
 
 
 async def with_secret(place: Place) -> str:
@@ -190,6 +212,7 @@ def test_a_callback_secret_is_in_no_output(place: Place) -> None:
     for words in (
         ("show", run_id),
         ("show", run_id, "-v"),
+        ("show", run_id, "--json"),
         ("result", run_id),
         ("result", run_id, "--json"),
         ("ps", "--all"),
@@ -248,7 +271,14 @@ def test_a_narrow_terminal_cuts_lines_and_a_pipe_does_not(
 def test_spans() -> None:
     from leviath.lev.text import age, parse_span, span
 
-    assert [span(n) for n in (-5, 0, 59, 60, 3_600, 86_400 * 9)] == ["0s", "0s", "59s", "1m", "1h", "9d"]
+    assert [span(n) for n in (-5, 0, 59, 60, 3_600, 86_400 * 9)] == [
+        "0s",
+        "0s",
+        "59s",
+        "1m",
+        "1h",
+        "9d",
+    ]
     assert age(None, 5) == "-"
     assert [parse_span(text) for text in ("90s", "15m", "12h", "30d", "2w")] == [
         90, 900, 43_200, 2_592_000, 1_209_600
