@@ -227,6 +227,7 @@ class Hand:
         raise AssertionError(f"no {kind.__name__} is wanted")
 
     def status(self, run: int) -> Status:
+        """The run's status with all that belongs to it."""
         return self.world.get(run, Status)
 
 

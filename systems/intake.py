@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leviath.components.inputs import (
     Cancel,
@@ -28,9 +29,13 @@ from leviath.systems.inference import take_inference
 from leviath.systems.run import Ack, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leviath.systems.caches import Caches
     from leviath.systems.run import Tick
     from leviath.systems.world import World
+
+Take: TypeAlias = "Callable[[Run, Tick, Caches, Any], None]"
 
 
 def owner_of(item: Input) -> int:
@@ -59,32 +64,30 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
 
 def _take_for_run(world: World, tick: Tick, caches: Caches, item: Input) -> None:
     n = owner_of(item)
-    if n not in world:
-        ticket = getattr(item, "ticket", 0)
-        if ticket:
-            tick.acks.append(
-                Ack(ticket, n, "", "run_not_found", f"no run with ordinal {n} is hosted here")
-            )
+    if n in world:
+        FOR_RUN[type(item)](Run(world, n), tick, caches, item)
         return
-    run = Run(world, n)
-    match item:
-        case InferenceFinished():
-            take_inference(run, tick, caches, item)
-        case ToolFinished():
-            tools.take_tool(run, tick, item)
-        case Gathered():
-            spawning.take_gathered(run, tick, item)
-        case Pause():
-            control.take_pause(run, tick, item)
-        case Resume():
-            control.take_resume(run, tick, caches, item)
-        case Cancel():
-            control.take_cancel(run, tick, item)
-        case Post():
-            control.take_post(run, tick, item)
-        case Decide():
-            control.take_decide(run, tick, item)
-        case Release():
-            importing.take_release(run, tick, item)
-        case _:
-            raise AssertionError(item)
+    ticket = getattr(item, "ticket", 0)
+    if ticket:
+        message = f"no run with ordinal {n} is hosted here"
+        tick.acks.append(Ack(ticket, n, "", "run_not_found", message))
+
+
+def _plain(take: Callable[[Run, Tick, Any], None]) -> Take:
+    return lambda run, tick, caches, item: take(run, tick, item)
+
+
+FOR_RUN: Final[MappingProxyType[type, Take]] = MappingProxyType(
+    {
+        InferenceFinished: take_inference,
+        ToolFinished: _plain(tools.take_tool),
+        Gathered: _plain(spawning.take_gathered),
+        Pause: _plain(control.take_pause),
+        Resume: control.take_resume,
+        Cancel: _plain(control.take_cancel),
+        Post: _plain(control.take_post),
+        Decide: _plain(control.take_decide),
+        Release: _plain(importing.take_release),
+    }
+)
+"""Who takes an input about one run. A table, because each turn looks here twice."""

@@ -47,6 +47,7 @@ def empty_context(blueprint: Blueprint, window_tokens: int) -> Context:
 
 
 def entry_of(text: Text, kind: str = "text", **more: str) -> Entry:
+    """An entry of that text, with its size as the engine estimates it."""
     return Entry(text, tokens_of(text.size_bytes), kind, **more)  # type: ignore[arg-type]
 
 
@@ -177,6 +178,7 @@ def apply_transform(run: Run, clear: tuple[str, ...] | None) -> None:
 
 
 def is_empty(run: Run, name: str) -> bool:
+    """Whether a region holds no text, or is not there."""
     region = run.get(Context).region(name)
     return region is None or not any(entry.text.size_bytes for entry in region.entries)
 

@@ -96,9 +96,11 @@ class Tick:
         return True
 
     def mark(self) -> tuple[int, int, int, int]:
+        """A point of this step that ``undo_to`` can go back to."""
         return len(self.commands), len(self.events), len(self.facts), len(self.acks)
 
     def undo_to(self, mark: tuple[int, int, int, int]) -> None:
+        """Drop the wishes made since ``mark``."""
         del self.commands[mark[0] :]
         del self.events[mark[1] :]
         del self.facts[mark[2] :]
@@ -126,18 +128,22 @@ class Run:
         self._row = world.live_row(n)
 
     def get(self, kind: type[C]) -> C:
+        """The run's component of that kind; WorldError if it has none."""
         try:
             return self._row[kind]  # type: ignore[no-any-return]
         except KeyError:
             return self.world.get(self.n, kind)
 
     def find(self, kind: type[C]) -> C | None:
+        """The run's component of that kind, or None."""
         return self._row.get(kind)
 
     def put(self, component: Component) -> None:
+        """Set or replace a component of the run."""
         self.world.put(self.n, component)
 
     def remove(self, kind: type[Component]) -> None:
+        """Remove a component of the run; nothing happens when it is not there."""
         self.world.remove(self.n, kind)
 
     @property

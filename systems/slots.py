@@ -102,6 +102,7 @@ def missing(provider: str) -> Waiting:
 
 
 def find_breaker(world: World, provider: str) -> Breaker | None:
+    """The breaker of a provider that failed of late."""
     breakers = world.find(WORLD_OWNER, Breakers)
     for row in () if breakers is None else breakers.rows:
         if row.provider == provider:
@@ -169,6 +170,7 @@ def let_probe(world: World, tick: Tick, caches: Caches, provider: str) -> None:
 
 
 def mark_provider_dirty(caches: Caches, provider: str) -> None:
+    """Look again at every queue of a provider's models."""
     for key in caches.waiting:
         if key[0] == provider:
             caches.dirty[key] = None

@@ -153,6 +153,7 @@ class World:
         return (owner for owner in self._entity if owner != WORLD_OWNER)
 
     def resident_count(self) -> int:
+        """How many runs are resident."""
         return len(self._entity) - 1
 
     # --- components -----------------------------------------------------------------------------
@@ -224,6 +225,7 @@ class World:
     # --- markers --------------------------------------------------------------------------------
 
     def marker(self, owner: int) -> Marker | None:
+        """What happens next to a run; None for one that has ended."""
         position = self.find(owner, Position)
         return None if position is None else position.marker
 
@@ -375,4 +377,5 @@ class World:
         return dict(self._entities[owner])
 
     def run_id(self, owner: int) -> str:
+        """The id of the run with that ordinal."""
         return self.get(owner, Identity).run_id

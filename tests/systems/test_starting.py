@@ -201,6 +201,20 @@ def test_a_message_is_not_delivered_again_by_the_retry_of_a_request() -> None:
     assert texts(hand, run).count("hurry") == 1
 
 
+def test_a_message_that_comes_during_a_backoff_waits_for_the_next_request() -> None:
+    # A retry repeats its request: one idempotency key, one body.
+    hand = Hand(tools=TOOLS)
+    run = hand.spawn(ONE)
+    first = asked(hand)
+    hand.fail("server", retry_after_ms=5)
+    hand.post(Post(run, inline("hurry")))
+    hand.sleep(5)
+    assert asked(hand).regions == first.regions
+    hand.reply("", ("a", "look", "{}"))
+    hand.tool("seen")
+    assert texts(hand, run)[-1] == "hurry"
+
+
 def test_messages_are_refused_by_ended_runs_stages_that_take_none_and_full_inboxes() -> None:
     hand = Hand()
     deaf = hand.spawn(agent("[stages.main]\naccepts_messages = false\n"))
