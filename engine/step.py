@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leviath.components.commands import Command
     from leviath.components.events import WorldEvent
     from leviath.components.inputs import Input
-    from leviath.systems.run import System
+    from leviath.systems.run import Guard, System
     from leviath.systems.world import World, Written
 
 
@@ -82,10 +82,7 @@ class Stepper:
         tick = Tick(world, now, counters.event)
         failures: list[tuple[int, str]] = []
 
-        def guard(n: int, name: str, system: System) -> bool:
-            return self._guard(tick, n, name, system, failures)
-
-        tick.guard = guard
+        tick.guard = guard = self._guard_of(tick, failures)
         for item in inputs:
             self._take(tick, item)
         for n in self.caches.take_due(now.world_ms):
@@ -103,10 +100,17 @@ class Stepper:
             intake.take(self.world, tick, self.caches, item)
             return
 
-        def apply(run: Run, tick: Tick) -> None:
-            intake.take(run.world, tick, self.caches, item)
-
         name = type(item).__name__
+        take = intake.FOR_RUN.get(type(item))
+        if take is None:
+
+            def apply(run: Run, tick: Tick) -> None:
+                intake.take(run.world, tick, self.caches, item)
+        else:
+
+            def apply(run: Run, tick: Tick) -> None:
+                take(run, tick, self.caches, item)
+
         if tick.guard(n, name, apply):
             return
         ticket = getattr(item, "ticket", 0)
@@ -119,26 +123,33 @@ class Stepper:
             # Its outcome is used up: an effect that stayed would hold its slot for ever.
             drop_effect(Run(self.world, n), getattr(item, "effect", 0))
 
-    def _guard(
-        self, tick: Tick, n: int, name: str, system: System, failures: list[tuple[int, str]]
-    ) -> bool:
-        """Run one system over one run; when it raises, undo it and end the run's stage in error.
+    def _guard_of(self, tick: Tick, failures: list[tuple[int, str]]) -> Guard:
+        """What runs one system over one run; when it raises, undoes it and ends the run's stage in
+        error. Called five times a turn, so it marks its place by hand.
 
         Owner 0 stands for a run that does not exist yet: undoing leaves nothing of it.
         """
-        mark, wishes = self.world.mark(), tick.mark()
-        try:
-            system(Run(self.world, n), tick)
-        except (MemoryError, RecursionError):
-            # Says nothing about the run: another process would not fail here.
-            raise
-        except Exception as error:  # noqa: BLE001 - a rule that fails ends a stage, not the host
-            self._undo(tick, mark, wishes)
-            failures.append((n, f"{name}: {type(error).__name__}"))
-            if n:
-                self._end_in_error(tick, n, f"system {name} failed with {type(error).__name__}")
-            return False
-        return True
+        world = self.world
+        commands, events, facts, acks = tick.commands, tick.events, tick.facts, tick.acks
+
+        def guard(n: int, name: str, system: System) -> bool:
+            mark = world.mark()
+            wishes = (len(commands), len(events), len(facts), len(acks))
+            try:
+                system(Run(world, n), tick)
+            except (MemoryError, RecursionError):
+                # Says nothing about the run: another process would not fail here.
+                raise
+            except Exception as error:  # noqa: BLE001 - a failing rule ends a stage, not the host
+                self._undo(tick, mark, wishes)
+                failures.append((n, f"{name}: {type(error).__name__}"))
+                if n:
+                    failed = f"system {name} failed with {type(error).__name__}"
+                    self._end_in_error(tick, n, failed)
+                return False
+            return True
+
+        return guard
 
     def _undo(self, tick: Tick, mark: int, wishes: tuple[int, int, int, int]) -> None:
         self.world.undo_to(mark)
