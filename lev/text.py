@@ -57,7 +57,8 @@ def clip(text: str, columns: int) -> str:
     """``text`` in at most ``columns`` columns (at least 1), its cut marked by ``…``."""
     if cells(text) <= columns:
         return text
-    kept, width = [], 0
+    kept: list[str] = []
+    width = 0
     for character in text:
         width += cells(character)
         if width > columns - 1:

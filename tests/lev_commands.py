@@ -95,7 +95,8 @@ class Place:
             code = cli.run(self._words(words))
         except SystemExit as error:
             code = int(error.code or 0)
-        return Answer(code, *self._capsys.readouterr())
+        said = self._capsys.readouterr()
+        return Answer(code, said.out, said.err)
 
     def _words(self, words: tuple[str, ...]) -> list[str]:
         first, *rest = words

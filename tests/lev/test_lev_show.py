@@ -18,6 +18,10 @@ from leviath.persistence.rows import LedgerRow
 from leviath.providers.scripted import Scripted
 
 CANARY = "canary-5f1d7c-never-to-be-seen"
+BOTH = (
+    "0.000000007 + at most 0.000000009 for 1 interrupted call"
+    " + an unknown amount for 2 calls without a price"
+)
 ODD = "tea \x1b]0;title\x07 \x1b[2J\u202ereversed\x00 line\nnext"
 
 
@@ -36,8 +40,7 @@ def call(certainty: str, effect: int = 1) -> LedgerRow:
         (0, 2, 0, [call("interrupted"), call("interrupted", 2)],
          "0 + an unknown amount for 2 interrupted calls"),
         (7, 3, 9, [call("interrupted"), call("unknown", 2), call("unknown", 3)],
-         "0.000000007 + at most 0.000000009 for 1 interrupted call + an unknown amount for"
-          " 2 calls without a price"),
+         BOTH),
     ],
 )  # fmt: skip
 def test_what_is_unknown_stands_beside_what_is_known(
@@ -208,7 +211,7 @@ def test_a_callback_secret_is_in_no_output(place: Place) -> None:
     with open_database(place.home / "world.db", level="process", read_only=True) as database:
         (held,) = database.connection.execute("select value from secret").fetchall()
     assert held == (CANARY,)
-    said = []
+    said: list[str] = []
     for words in (
         ("show", run_id),
         ("show", run_id, "-v"),
