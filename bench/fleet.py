@@ -17,6 +17,7 @@ from leviath.components.inputs import Configured
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Offer
 from leviath.engine.blueprints import parse_blueprint
+from leviath.engine.host import Host
 from leviath.engine.opening import Durability
 from leviath.engine.tools import Tool, tool
 from leviath.engine.world import OpenWorld, open_world
@@ -24,7 +25,7 @@ from leviath.providers.scripted import Scripted, tool_call
 
 SLOTS = 100_000
 """More than there are runs, so that no run waits for another."""
-_SPAWNERS = 16
+_SPAWNERS = 256
 
 
 @tool(effect="pure")
@@ -64,7 +65,12 @@ def script(turns: int) -> Scripted:
 
 @asynccontextmanager
 async def open_gated(
-    home: Path | None, *, turns: int, durability: Durability, counter: Tool = count_words
+    home: Path | None,
+    *,
+    turns: int,
+    durability: Durability,
+    counter: Tool = count_words,
+    vfs: str | None = None,
 ) -> AsyncIterator[OpenWorld]:
     """A world without slots: its runs come as far as their first model call, until ``let_go``."""
     async with open_world(
@@ -73,14 +79,20 @@ async def open_gated(
         tools=[counter],
         builtins=False,
         durability=durability,
+        vfs=vfs,
         policy=lambda policy: replace(policy, slots_default=0),
     ) as world:
         yield world
 
 
+def host_of(world: OpenWorld) -> Host:
+    """The loop inside, whose counters are read here and nowhere else from outside."""
+    return world._host  # noqa: SLF001
+
+
 def let_go(world: OpenWorld) -> None:
     """Give every run its slot at once."""
-    host = world._host
+    host = host_of(world)
     policy = replace(host.world.policy, slots_default=SLOTS)
     host.post(Configured(policy, host.world.get(WORLD_OWNER, Offer)))
 

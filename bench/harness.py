@@ -7,10 +7,10 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 Better = Literal["higher", "lower"]
 
@@ -36,14 +36,19 @@ class Row:
         return "ok" if met else "short"
 
 
+class Measure(Protocol):
+    """Takes the figures; ``quick`` for smaller sizes, which only say that it works."""
+
+    def __call__(self, *, quick: bool) -> list[Row]: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A function that measures some rows, in a process of its own."""
 
     name: str
     what: str
-    measure: Callable[[bool], list[Row]]
-    """Takes whether to be quick: smaller sizes, which say less."""
+    measure: Measure
 
 
 def calibrate(times: int = 3) -> float:

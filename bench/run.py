@@ -1,7 +1,7 @@
 """Measure what the engine must reach; see bench/NOTES.md. Called by ``make bench``.
 
-Each benchmark runs in a process of its own, right after the calibration loop. The table goes to standard
-output, and all rows to bench/results/latest.json unless the run was quick or partial.
+Each benchmark runs in a process of its own, right after the calibration loop. The table goes to
+standard output, and all rows to bench/results/latest.json unless the run was quick or partial.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import cProfile
 import dataclasses
 import json
+import os
 import pstats
 import subprocess
 import sys
@@ -17,10 +18,18 @@ import time
 from pathlib import Path
 
 import harness
+import homes
+import steps
+import stretches
 import turns
-from harness import Benchmark, Row, calibrate
+from harness import Benchmark, Row, calibrate, scratch
 
-BENCHMARKS: list[Benchmark] = [*turns.BENCHMARKS]
+BENCHMARKS: list[Benchmark] = [
+    *turns.BENCHMARKS,
+    *stretches.BENCHMARKS,
+    *homes.BENCHMARKS,
+    *steps.BENCHMARKS,
+]
 LATEST = Path(__file__).parent / "results" / "latest.json"
 _TIMEOUT_S = 240
 
@@ -43,11 +52,13 @@ def main() -> int:
             print(f"{benchmark.name:24} {benchmark.what}")
     elif options.child:
         _child(known[options.child], quick=options.quick)
-    elif options.profile:
-        _profile(known[options.profile], quick=options.quick)
     else:
-        chosen = [known[name] for name in options.only or known]
-        rows = _measure(chosen, quick=options.quick)
+        with scratch() as folder:
+            os.environ[homes.FOLDER] = str(folder)
+            if options.profile:
+                _profile(known[options.profile], quick=options.quick)
+                return 0
+            rows = _measure([known[name] for name in options.only or known], quick=options.quick)
         if not (options.only or options.quick):
             _write(rows)
     return 0
@@ -77,7 +88,7 @@ def _spawn(benchmark: Benchmark, *, quick: bool) -> list[Row]:
 
 def _child(benchmark: Benchmark, *, quick: bool) -> None:
     calibration_ms = calibrate()
-    rows = benchmark.measure(quick)
+    rows = benchmark.measure(quick=quick)
     for row in rows:
         row.calibration_ms = round(calibration_ms, 1)
     print(json.dumps([dataclasses.asdict(row) for row in rows]))
@@ -86,7 +97,7 @@ def _child(benchmark: Benchmark, *, quick: bool) -> None:
 def _profile(benchmark: Benchmark, *, quick: bool) -> None:
     """The main thread's time; the writer and the threads of plain tools are not in it."""
     harness.profile = cProfile.Profile()
-    benchmark.measure(quick)
+    benchmark.measure(quick=quick)
     stats = pstats.Stats(harness.profile)
     stats.sort_stats("tottime").print_stats(40)
     stats.sort_stats("cumtime").print_stats(40)
