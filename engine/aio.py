@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
@@ -117,7 +117,7 @@ async def _settle(
     """Carry out a call in a task of the guest and give its outcome to the future."""
     try:
         with scope:
-            value = await function()
+            future.set_result(await function())
     except trio.TooSlowError:
         future.set_exception(TimeoutError("the time given for this call is over"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
@@ -125,11 +125,8 @@ async def _settle(
     except trio.Cancelled:
         future.set_exception(StorageError(_CLOSED))
         raise
-    else:
-        if scope.cancelled_caught:
-            future.set_exception(StorageError(_CLOSED))
-        else:
-            future.set_result(value)
+    if scope.cancelled_caught:
+        future.set_exception(StorageError(_CLOSED))
 
 
 async def _unbroken(future: asyncio.Future[R], cancel: Callable[[], None] | None = None) -> R:
@@ -153,7 +150,7 @@ _guests: Final[dict[asyncio.AbstractEventLoop, _Guest]] = {}
 
 
 @asynccontextmanager
-async def _guest() -> AsyncIterator[_Guest]:
+async def _guest() -> AsyncGenerator[_Guest]:
     loop = asyncio.get_running_loop()
     while (guest := _guests.get(loop)) is not None and not guest.users:
         await guest.ended()
@@ -243,7 +240,7 @@ def _opening(
     function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
 ) -> Callable[P, AbstractAsyncContextManager[World]]:
     @asynccontextmanager
-    async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[World]:
+    async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[World]:
         async with _guest() as guest:
             tools = cast("list[Tool]", kwargs.get("tools", ()))
             kwargs["tools"] = [_on_asyncio(guest.loop, as_tool(tool)) for tool in tools]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -173,7 +173,7 @@ async def _settle(
     """Carry out a call in the world's thread and give its outcome to the future."""
     try:
         with scope:
-            value = await function()
+            future.set_result(await function())
     except trio.TooSlowError:
         future.set_exception(TimeoutError("the time given for this call is over"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
@@ -181,11 +181,8 @@ async def _settle(
     except trio.Cancelled:
         future.set_exception(StorageError(_CLOSED))
         raise
-    else:
-        if scope.cancelled_caught:
-            future.set_exception(StorageError(_CLOSED))
-        else:
-            future.set_result(value)
+    if scope.cancelled_caught:
+        future.set_exception(StorageError(_CLOSED))
 
 
 def _plain(
@@ -215,7 +212,7 @@ def _opening(
     function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
 ) -> Callable[P, AbstractContextManager[World]]:
     @contextmanager
-    def manager(*args: P.args, **kwargs: P.kwargs) -> Iterator[World]:
+    def manager(*args: P.args, **kwargs: P.kwargs) -> Generator[World]:
         thread = _Thread(function(*args, **kwargs))
         try:
             yield World(thread, thread.open())

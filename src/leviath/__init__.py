@@ -129,20 +129,22 @@ _HOMES = {
 """Modules, and the public names that they hold."""
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        from importlib import import_module
+if not TYPE_CHECKING:  # a checker that sees this takes every name for one of ours
 
-        value: object = import_module(f"{__name__}.{_MODULES[name]}")
-    else:
-        home = next((home for home, names in _HOMES.items() if name in names.split()), None)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            from importlib import import_module
 
-        value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+            value: object = import_module(f"{__name__}.{_MODULES[name]}")
+        else:
+            home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+            if home is None:
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from importlib import import_module
+
+            value = getattr(import_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -177,7 +177,7 @@ def test_a_cancelled_reader_loses_no_event(tmp_path: Path) -> None:
                 await asyncio.wait_for(anext(everything), 0.01)
             one = await world.spawn(AGENT, workdir=tmp_path)
             await one.wait(10)
-            numbers = []
+            numbers: list[int] = []
             for _ in range(12):
                 reading = asyncio.ensure_future(anext(everything))
                 await asyncio.sleep(0)
@@ -256,12 +256,14 @@ def test_a_host_that_fails_ends_the_block(tmp_path: Path) -> None:
 
     async def main() -> None:
         home = tmp_path / "home"
-        waiting = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        spawning: asyncio.Future[leviath.aio.Run] | None = None
         with pytest.raises(leviath.StorageError):  # noqa: PT012 - raised where the block ends
             async with leviath.aio.open_world(home, providers=[replies()], tools=[look]) as world:
                 take_over(home)
                 spawning = asyncio.ensure_future(world.spawn(AGENT, workdir=tmp_path))
                 await waiting
+        assert spawning is not None
         with pytest.raises(leviath.StorageError):
             await spawning
         task = asyncio.current_task()

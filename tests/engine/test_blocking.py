@@ -96,7 +96,7 @@ def test_a_timeout_leaves_the_run_alone_and_a_reader_where_it_was(tmp_path: Path
         with pytest.raises(TimeoutError):
             run.wait(0.01)
         stream = run.events(timeout_s=0.05)
-        numbers = []
+        numbers: list[int] = []
         with pytest.raises(TimeoutError):
             numbers += [event.number for event in iter(lambda: next(stream), None)]
         assert not run.status.status.is_ended
