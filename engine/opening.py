@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import contextlib
 import os
 import secrets
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import trio
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from leviath.components.errors import ConfigError
+from leviath.components.errors import ConfigError, StorageError
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
@@ -64,13 +65,18 @@ class Opened(Struct):
     first_inputs: list[Input] = field(default_factory=list)
 
     def release(self) -> None:
-        """Close the store and let the home go."""
-        if self.reader is not None:
-            self.reader.close()
-        if self.database is not None:
-            self.database.close()
-        if self.lock is not None:
-            self.lock.release()
+        """Close the store and let the home go.
+
+        What fails while closing loses nothing: the log keeps what could not be folded in.
+        """
+        try:
+            for database in (self.reader, self.database):
+                if database is not None:
+                    with contextlib.suppress(StorageError):
+                        database.close()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
 
 
 async def open_home(

@@ -43,7 +43,10 @@ def translated(path: str, db: Connection | None = None) -> Generator[None]:
 def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageError:
     if isinstance(error, apsw.ConnectionClosedError):
         return StorageError(f"{path}: it is closed; open it again", path=path)
-    os_errno = 0 if db is None else db.system_errno
+    try:
+        os_errno = 0 if db is None else db.system_errno
+    except apsw.ConnectionClosedError:  # what failed is the closing itself
+        os_errno = 0
     if isinstance(error, apsw.FullError) or (
         isinstance(error, apsw.IOError) and os_errno in _NO_SPACE
     ):

@@ -227,8 +227,8 @@ async def test_a_call_given_up_before_it_began_never_happens(tmp_path: Path) -> 
         await run.wait()
         release.set()
         await until(lambda: happened)
-        await world.spawn(one("send"), task="x", workdir=tmp_path)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await until(lambda: world._host._threads._queue.empty())
+        await trio.testing.wait_all_tasks_blocked(0.01)
     assert happened == ["call-1"]
 
 
