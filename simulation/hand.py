@@ -117,20 +117,24 @@ class Hand:
         for name, value in live.items():
             assert value == rebuilt[name], f"cache {name}: {value}, rebuilt {rebuilt[name]}"
 
-    def restart(self, *, offer: Offer | None = None, away_ms: int = 0) -> StepResult:
-        """A new host takes the world from its components: what was in flight is lost and
-        settled."""
+    def restart(
+        self, *, offer: Offer | None = None, away_ms: int = 0, drive: bool = True
+    ) -> StepResult:
+        """A new host takes the world from its components: what was in flight is lost and settled.
+
+        With ``drive`` False it only carries out requests, and settling is left to the next host.
+        """
         self.world, self.caches = rebuild(self.world)
         self.stepper = Stepper(self.world, self.caches)
         self.wall_ms += away_ms
         self.commands.clear()
         self.offer = offer or self.offer
         epoch = self.world.get(WORLD_OWNER, Counters).epoch + 1
-        return self.post(
-            HostOpened(epoch, RULES, away_ms, clean=False),
-            Configured(None, self.offer),
-            Settle(tuple(sorted(self.world.owners()))),
-        )
+        opened = HostOpened(epoch, RULES, away_ms, clean=False, drive=drive)
+        if not drive:
+            return self.post(opened)
+        settle = Settle(tuple(sorted(self.world.owners())))
+        return self.post(opened, Configured(None, self.offer), settle)
 
     def configure(
         self,

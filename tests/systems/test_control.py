@@ -464,6 +464,20 @@ def test_settling_twice_changes_nothing_more() -> None:
     assert not hand.post(settle).commands
 
 
+def test_a_host_that_does_not_drive_carries_out_requests_and_sends_nothing() -> None:
+    hand = Hand(tools=TOOLS)
+    held, cancelled, decided = hand.spawn(ONE), hand.spawn(ONE), hand.spawn(ONE)
+    hand.reply("", ("c", "send", "{}"), infer=wanted(hand, Infer)[2])
+    hand.restart()
+    hand.restart(drive=False)
+    hand.post(Pause(held), Cancel(cancelled), Decide(decided, "c", "again"))
+    hand.post(Resume(held))
+    assert not [c for c in hand.commands if isinstance(c, Infer | CallTool)]
+    hand.restart()
+    assert [i.run for i in wanted(hand, Infer)] == [held]
+    assert [(c.run, c.attempt) for c in wanted(hand, CallTool)] == [(decided, 2)]
+
+
 # --- leaving ------------------------------------------------------------------------------------
 
 

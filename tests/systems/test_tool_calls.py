@@ -299,6 +299,23 @@ def test_a_workdir_that_is_gone_fails_the_stage_with_a_reason() -> None:
     assert hand.world.get(run, Flags).workspace_lost
 
 
+def test_a_lost_workdir_fails_the_stage_that_met_it_and_not_the_one_that_reports_it() -> None:
+    hand = Hand(tools=TOOLS)
+    run = hand.spawn(
+        agent(
+            f"[stages.a]\navailable_tools = {ALL}\n"
+            '[[stages.a.edges]]\nto = "b"\ncondition = "error"\n[[stages.a.edges]]\nto = "b"\n'
+            f"[stages.b]\navailable_tools = {ALL}\n[stages.b.transitions]\n"
+        )
+    )
+    hand.reply("", ("a", "look", "{}"))
+    hand.tool("no such folder", is_error=True, workspace_lost=True)
+    hand.reply("", ("b", "send", "{}"))
+    hand.tool("sent")
+    hand.reply("done")
+    assert word(hand, run) == "complete" and hand.world.get(run, Flags).workspace_lost
+
+
 def test_an_outcome_of_another_attempt_or_of_no_call_is_not_applied() -> None:
     hand, run = started()
     hand.reply("", ("a", "look", "{}"))

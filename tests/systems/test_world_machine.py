@@ -265,13 +265,14 @@ class Worlds(RuleBasedStateMachine):
     def configure(self, providers: tuple[str, ...]) -> None:
         assert not self.hand.configure(providers=providers).failures
 
-    @rule()
-    def restart(self) -> None:
-        assert not self.hand.restart().failures
+    @rule(drive=st.sampled_from([True, True, False]))
+    def restart(self, drive: bool) -> None:
+        assert not self.hand.restart(drive=drive).failures
 
     def teardown(self) -> None:
         """Whatever happened: answering everything ends each run."""
         hand = self.hand
+        hand.restart()
         hand.configure(providers=("scripted", "spare"))
         left: list[int] = []
         for _ in range(200):
