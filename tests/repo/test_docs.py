@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]*\]\((?!\w+:|#)([^)#\s]+)")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXECUTED = [ROOT / "README.md", *sorted((ROOT / "docs" / "reference").glob("*.md"))]
+FOLDERS = ("tutorial", "how-to", "reference", "design")
+EXECUTED = [
+    ROOT / "README.md",
+    *(file for folder in FOLDERS for file in sorted((ROOT / "docs" / folder).glob("*.md"))),
+]
 
 
 def run_document(text: str, directory: Path) -> tuple[str, str]:
