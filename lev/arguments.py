@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "cancel": "leviath.lev.control:cancel",
     "decide": "leviath.lev.control:decide",
     "validate": "leviath.lev.validate:validate",
+    "import": "leviath.lev.importing:import_runs",
     "gc": "leviath.lev.gc:gc",
 }
 """Where each command lives; imported when it is called, and no other is."""
@@ -85,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     _control(command("cancel", "end a run"), "why it is ended")
     _decide(command("decide", "settle a tool call that waits for a person"))
     _validate(command("validate", "check an agent's blueprint", home=False))
+    _import(command("import", "take the runs of another home into this one"))
     _gc(command("gc", "remove ended runs by age and count"))
     return top
 
@@ -195,6 +197,11 @@ def _validate(to: argparse.ArgumentParser) -> None:
     )
     to.add_argument("--deny-warnings", action="store_true", help="fail on warnings, too")
     _json(to)
+
+
+def _import(to: argparse.ArgumentParser) -> None:
+    text = "a run's folder, a folder of them, or a home"
+    to.add_argument("folder", metavar="DIR", help=text)
 
 
 def _gc(to: argparse.ArgumentParser) -> None:

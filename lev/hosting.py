@@ -65,7 +65,10 @@ async def _drive(world: OpenWorld, arguments: argparse.Namespace, expected: list
         missing = [run_id for run_id in expected if run_id not in hosted]
         moving = sum(1 for run in runs if is_moving(run))
         note(f"hosting {world.home}: {plural(moving, 'run')} to drive")
-        await watch.until_at_rest(runs)
+        while any(is_moving(run) for run in runs):
+            await watch.until_at_rest(runs)
+            # Runs may have come in meanwhile.
+            runs = world.runs()
         if arguments.forever:
             note("nothing is left to drive; hosting on until interrupted")
             await trio.sleep_forever()

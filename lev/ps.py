@@ -109,9 +109,11 @@ def _look_into(home: Path, stray: Stray) -> tuple[str, str | None]:
     """What is wrong with a folder, and the status word that its document carries."""
     # Only here: a home without strange folders never pays for these imports.
     from leviath.components.errors import DocumentError, LevError
+    from leviath.components.run_id import check_run_id
     from leviath.persistence.run_meta import RunMeta
 
     try:
+        check_run_id(stray.name)
         meta = RunMeta.load(home / "runs" / stray.name / "meta.json")
     except DocumentError as error:
         word = error.fields.get("status_word")

@@ -206,8 +206,6 @@ def strays(home: Path, known: Iterable[str]) -> Iterator[Stray]:
     except OSError as error:
         raise StorageError(f"{folder}: cannot be read ({error.strerror})") from error
     for entry in sorted(found, key=lambda entry: entry.name):
-        if entry.name.startswith("."):
-            continue
         if entry.is_symlink():
             yield Stray(entry.name, "is a symbolic link; run folders are real folders")
         elif entry.is_dir(follow_symlinks=False):

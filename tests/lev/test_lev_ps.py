@@ -256,13 +256,13 @@ def test_folders_without_a_run_are_named_with_what_is_wrong(place: Place) -> Non
     body = place.lev("ps", "--json").document()
     assert body["not_imported"] == [{"run_id": "good", "status": "starting"}]
     unreadable = {entry["run_id"]: entry for entry in body["unreadable"]}
-    assert sorted(unreadable) == ["empty", "link", "odd", "other", "torn", "zeros"]
+    assert sorted(unreadable) == [".hidden", "empty", "link", "odd", "other", "torn", "zeros"]
     assert unreadable["odd"]["status"] == "hib\x1bernating"
     assert "'good'" in unreadable["other"]["reason"]
     assert "symbolic link" in unreadable["link"]["reason"]
     shown = place.lev("ps")
     assert "\x1b" not in shown.out
-    assert shown.out.count("unreadable: ") == 6
+    assert shown.out.count("unreadable: ") == 7
     assert "1 run folder that this home does not know yet" in shown.out
 
 

@@ -151,6 +151,20 @@ def test_ctrl_c_closes_in_order_and_says_how_to_go_on(place: Place) -> None:
     assert listing["runs"][0]["interrupted"] is True
 
 
+def test_a_second_signal_leaves_at_once_and_loses_nothing(place: Place) -> None:
+    process = place.start("run", "agent", "--task", "a b", "--script", "hangs.toml")
+    list(lines_until(process, "stage main"))
+    process.send_signal(signal.SIGINT)
+    list(lines_until(process, "closing in order"))
+    process.send_signal(signal.SIGINT)
+    answer = finish(process)
+    assert answer.code == 1
+    assert "interrupted;" not in answer.err
+    assert place.lev("ps", "--json").document()["runs"][0]["interrupted"] is True
+    assert place.lev("host", "--script", str(place.path / "replies.toml")).code == 0
+    assert place.lev("result", place.ids()[0]).out == "two notes\n"
+
+
 def test_a_host_stays_when_asked_to_and_stops_in_order(place: Place) -> None:
     process = place.start("host", "--forever")
     list(lines_until(process, "hosting on"))
