@@ -10,12 +10,11 @@ from hand_agents import ALL, ONE, TALK, TOOLS, TWO_MODELS, agent, asked, stage, 
 from leviath.components.commands import Abort, CallTool, Gather, Infer, Stop
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
-from leviath.components.inputs import Cancel, Decide, Gathered, Pause, Post, Release, Resume
+from leviath.components.inputs import Cancel, Decide, Gathered, Pause, Resume
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
 from leviath.components.progress import Clock, Cost
 from leviath.components.run_status import RunStatus
-from leviath.components.text import inline
 from leviath.components.world_facts import Policy
 from leviath.simulation.hand import Hand
 
@@ -476,29 +475,3 @@ def test_a_host_that_does_not_drive_carries_out_requests_and_sends_nothing() -> 
     hand.restart()
     assert [i.run for i in wanted(hand, Infer)] == [held]
     assert [(c.run, c.attempt) for c in wanted(hand, CallTool)] == [(decided, 2)]
-
-
-# --- leaving ------------------------------------------------------------------------------------
-
-
-def test_a_run_is_released_when_it_has_ended_and_nothing_of_it_is_outside() -> None:
-    hand = Hand()
-    run = hand.spawn(TALK, run_id="mine")
-    assert hand.post(Release(run, 1)).acks[0].code == "run_conflict"
-    hand.post(Cancel(run))
-    assert hand.post(Release(run, 1)).acks[0].code == "run_conflict"
-    hand.fail("aborted")
-    assert hand.post(Release(run, 1)).gone == (run,)
-    assert run not in hand.world and hand.spawn(TALK, run_id="mine") == run + 1
-
-
-def test_a_message_kept_for_a_paused_run_reaches_it() -> None:
-    hand = Hand(tools=TOOLS)
-    run = hand.spawn(ONE)
-    hand.reply("", ("a", "look", "{}"))
-    hand.post(Pause(run))
-    hand.post(Post(run, inline("wait")))
-    hand.tool()
-    hand.restart()
-    hand.post(Resume(run))
-    assert texts(hand, run)[-1] == "wait"

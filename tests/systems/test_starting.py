@@ -1,4 +1,4 @@
-"""From an input to the first request: intake, spawning, seeds, what the model is shown."""
+"""Coming and going: intake, spawning, seeds, what the model is shown, messages, release."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hand_agents import ALL, LOOK, ONE, TALK, TOOLS, agent, asked, stage, texts,
 from leviath.components.commands import Abort, Gather
 from leviath.components.events import Spawned
 from leviath.components.identity import Identity, Launch, Tree
-from leviath.components.inputs import Cancel, Gathered, Pause, Post, Resume, Spawn
+from leviath.components.inputs import Cancel, Gathered, Pause, Post, Release, Resume, Spawn
 from leviath.components.run_id import check_run_id
 from leviath.components.text import inline
 from leviath.components.world_facts import Offer, OfferedModel
@@ -229,3 +229,29 @@ def test_messages_are_refused_by_ended_runs_stages_that_take_none_and_full_inbox
     most = hand.world.policy.inbox_messages_max
     hand.post(*(Post(run, inline("x")) for _ in range(most)))
     assert code(hand.post(Post(run, inline("x"), 1))) == "run_conflict"
+
+
+# --- leaving ------------------------------------------------------------------------------------
+
+
+def test_a_run_is_released_when_it_has_ended_and_nothing_of_it_is_outside() -> None:
+    hand = Hand()
+    run = hand.spawn(TALK, run_id="mine")
+    assert hand.post(Release(run, 1)).acks[0].code == "run_conflict"
+    hand.post(Cancel(run))
+    assert hand.post(Release(run, 1)).acks[0].code == "run_conflict"
+    hand.fail("aborted")
+    assert hand.post(Release(run, 1)).gone == (run,)
+    assert run not in hand.world and hand.spawn(TALK, run_id="mine") == run + 1
+
+
+def test_a_message_kept_for_a_paused_run_reaches_it() -> None:
+    hand = Hand(tools=TOOLS)
+    run = hand.spawn(ONE)
+    hand.reply("", ("a", "look", "{}"))
+    hand.post(Pause(run))
+    hand.post(Post(run, inline("wait")))
+    hand.tool()
+    hand.restart()
+    hand.post(Resume(run))
+    assert texts(hand, run)[-1] == "wait"
