@@ -10,7 +10,7 @@ None of it is state: ``snapshot`` of a live world equals that of a rebuilt one a
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leviath.components.effects import Effects, Timers
 from leviath.components.identity import Identity, Tree
@@ -96,9 +96,11 @@ class Caches:
         """Look again at what was written since the last look. Everything below does it first."""
         if self._stale_loads:
             stale, self._stale_loads = self._stale_loads, {}
+            rows = self.world.live_rows
             for owner in stale:
-                self._refresh_hold(owner, self.world.find(owner, Effects))
-                self._refresh_due(owner)
+                row = rows.get(owner)
+                self._refresh_hold(owner, None if row is None else row.get(Effects))
+                self._refresh_due(owner, self._due_of(row))
         if self._stale_wants:
             wants, self._stale_wants = self._stale_wants, {}
             if len(wants) > 1:
@@ -145,7 +147,8 @@ class Caches:
             del roots[root]
         if not self.in_use[key]:
             del self.in_use[key], self.root_use[key]
-        self._rank(key, root)
+        if root in self.waiting.get(key, ()):
+            self._rank(key, root)
 
     def _rank_of(self, key: SlotKey, root: int) -> tuple[int, int, int] | None:
         runs = self.waiting.get(key, {}).get(root)
@@ -180,15 +183,18 @@ class Caches:
         if old is not None:
             roots = self.waiting[old[0]]
             del roots[old[1]][owner]
-            if not roots[old[1]]:
+            if roots[old[1]]:
+                self._rank(*old)
+            else:
                 del roots[old[1]]
             if not roots:
                 del self.waiting[old[0]]
-            self._rank(*old)
-        world = self.world
-        position = world.find(owner, Position)
-        status = world.find(owner, Status)
-        resolution = world.find(owner, Resolution)
+        row = self.world.live_rows.get(owner)
+        if row is None:
+            return
+        position: Position | None = row.get(Position)
+        status: Status | None = row.get(Status)
+        resolution: Resolution | None = row.get(Resolution)
         if (
             position is None
             or status is None
@@ -208,8 +214,7 @@ class Caches:
 
     # --- due times ------------------------------------------------------------------------------
 
-    def _refresh_due(self, owner: int) -> None:
-        due = self._due_of(owner)
+    def _refresh_due(self, owner: int, due: int | None) -> None:
         if due == self._due.get(owner):
             return
         if due is None:
@@ -221,21 +226,22 @@ class Caches:
                 self._heap = [(at, of) for of, at in self._due.items()]
                 heapq.heapify(self._heap)
 
-    def _due_of(self, owner: int) -> int | None:
-        status = self.world.find(owner, Status)
-        if status is None or status.status.is_ended:
+    @staticmethod
+    def _due_of(row: dict[type[Any], Any] | None) -> int | None:
+        """World time at which something of a run with these parts is due."""
+        status: Status | None = None if row is None else row.get(Status)
+        if row is None or status is None or status.status.is_ended:
             return None
         due: int | None = None
-        effects = self.world.find(owner, Effects)
-        if effects is not None:
-            for effect in effects.items:
-                if effect.aborting or not effect.due_ms:
-                    continue
-                if not effect.live and status.status is RunStatus.PAUSED:
-                    continue
-                if due is None or effect.due_ms < due:
-                    due = effect.due_ms
-        timers = self.world.find(owner, Timers)
+        effects: Effects | None = row.get(Effects)
+        for effect in () if effects is None else effects.items:
+            if effect.aborting or not effect.due_ms:
+                continue
+            if not effect.live and status.status is RunStatus.PAUSED:
+                continue
+            if due is None or effect.due_ms < due:
+                due = effect.due_ms
+        timers: Timers | None = row.get(Timers)
         if timers is not None and status.status is RunStatus.RUNNING:
             for at in (timers.stall_ms, timers.stuck_ms):
                 if at is not None and (due is None or at < due):

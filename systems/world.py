@@ -365,6 +365,11 @@ class World:
         """The owner's components by kind, as they are now; for reading only."""
         return self._entities[owner]
 
+    @property
+    def live_rows(self) -> dict[int, dict[type[Any], Any]]:
+        """The components of every resident owner, as they are now; for reading only."""
+        return self._entities
+
     def parts_of(self, owner: int) -> list[Component]:
         """All components of an owner in the registry's order; of the world, in its own."""
         row = self._entities[owner]
