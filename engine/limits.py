@@ -102,6 +102,12 @@ TOOL_SPILL_BYTES_MAX: Final = 64 * MIB
 """What of a tool's result is kept in its spill file; beyond it the process group is killed."""
 TOOL_GROUP_KILL_MS: Final = 2_000
 """A tool's process group is gone this long after its host died."""
+SECRET_CHARS_MIN: Final = 8
+"""Shorter values are not hidden: they are words and numbers of everyday texts."""
+SECRET_ENV_CHARS_MIN: Final = 12
+"""The same for what the environment holds under the name of a credential but nobody vouched for."""
+SECRETS_LEARNED_MAX: Final = 64
+"""Secrets of callbacks that are looked for, the newest: each costs a search of every text."""
 FINAL_OUTPUT_BYTES_MAX: Final = 256 * KIB
 """The final output (leviath-run-files section 1), cut at a code point."""
 MODIFIED_FILES_MAX: Final = 200

@@ -1,4 +1,4 @@
-"""The border for texts: cleaned once, interned when long, resolved for whoever sends them out.
+"""The border for texts: cleaned and redacted, interned when long, resolved for whoever sends them out.
 
 A long text is kept under its digest: in the step's batch until that is durable, in ``world.db``
 after, and in a bounded cache in between so that a prompt does not read the disk.
@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from leviath.components.clean import clean_text
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.errors import Damaged
 from leviath.components.text import Text, text_digest
-from leviath.engine.limits import TEXT_CACHE_BYTES_MAX, TEXT_INLINE_BYTES_MAX
+from leviath.engine.limits import (
+    LABEL_BYTES_MAX,
+    TEXT_CACHE_BYTES_MAX,
+    TEXT_INLINE_BYTES_MAX,
+)
+from leviath.engine.redaction import NOTHING_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from leviath.engine.redaction import Redactor
 
 
 class Texts:
     """Interns and resolves. ``read`` fetches a body by digest from what is durable.
 
-    Used by the host's thread; ``resolve`` alone may be called from others.
+    Used by the host's thread; ``resolve`` and ``clean`` may be called from others.
     """
 
     def __init__(self, read: Callable[[bytes], bytes | None]) -> None:
@@ -32,10 +39,20 @@ class Texts:
         self._fresh: list[tuple[bytes, bytes]] = []
         self.fresh_bytes = 0
         """Size of what the next batch must make durable."""
+        self.redactor: Redactor = NOTHING_KNOWN
+        """Knows the values that no text may carry past this border."""
+
+    def clean(self, text: str) -> str:
+        """``text`` made fit to be kept: encodable, and without known secret values."""
+        return self.redactor.redact(clean_text(text))
+
+    def label(self, text: str) -> str:
+        """A short text made fit to be recorded: who, why, which."""
+        return cut_utf8(self.clean(text), LABEL_BYTES_MAX)
 
     def intern(self, text: str, *, inline_bytes_max: int = TEXT_INLINE_BYTES_MAX) -> Text:
         """A Text of the cleaned ``text``. Its body is durable with the next batch."""
-        text = clean_text(text)
+        text = self.clean(text)
         if len(text) <= inline_bytes_max:
             if text.isascii():
                 return Text(text, b"", len(text))

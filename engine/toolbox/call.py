@@ -8,6 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from leviath.components.errors import ToolError
+from leviath.engine.redaction import NOTHING_KNOWN, Redactor
 
 EffectClass = Literal["pure", "idempotent", "once"]
 """What may follow a crash. ``pure`` and ``idempotent`` tools are released again under the same
@@ -36,6 +37,8 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     """Absolute path of the folder that the run works in."""
     spill_dir: str
     """A folder directly inside the run's, for spill files and staging; made 0700 on demand."""
+    redactor: Redactor = NOTHING_KNOWN
+    """Hides known secret values in what the call keeps outside of its result's text."""
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from leviath.engine.limits import (
     TOOL_RESULT_INLINE_BYTES_MAX,
     TOOL_SPILL_BYTES_MAX,
 )
+from leviath.engine.redaction import HIDDEN
 from leviath.engine.toolbox import supervisor
 from leviath.engine.toolbox.call import ToolCall, ToolResult
 from leviath.engine.toolbox.confine import tool_error
@@ -51,6 +52,7 @@ assert (
     supervisor.PARENT_CHECK_MS + sum(supervisor.TERM_WAITS_MS) + sum(supervisor.KILL_WAITS_MS)
     < TOOL_GROUP_KILL_MS
 )
+assert HIDDEN.encode() == supervisor.HIDDEN
 
 
 class Finished(Struct, frozen=True):
@@ -192,6 +194,7 @@ def _order(argv: Sequence[str], call: ToolCall) -> supervisor.Order:
         "side_bytes_max": SIDE_BYTES_MAX,
         "spill_bytes_max": TOOL_SPILL_BYTES_MAX,
         "spill": os.path.abspath(os.path.join(call.spill_dir, spill_name(call))),
+        "secrets": list(call.redactor.forms),
     }
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -37,6 +38,8 @@ KILL_WAITS_MS: Final = (1, 2, 4, 8, 16, *(25 for _ in range(36)))
 """Waits for what was killed, together about 0.9 s; longer only for those stuck in the kernel."""
 
 PR_SET_CHILD_SUBREAPER: Final = 36
+HIDDEN: Final = b"[secret]"
+"""Stands for a secret value in the output."""
 
 
 class Order(TypedDict):
@@ -51,6 +54,8 @@ class Order(TypedDict):
     spill_bytes_max: int
     spill: str
     """Absolute path of the spill file; made when it is needed."""
+    secrets: list[str]
+    """Values that neither the report nor the spill file may hold, none of them empty."""
 
 
 class Report(TypedDict):
@@ -73,12 +78,56 @@ class Report(TypedDict):
     tail_bytes: int
 
 
+class Veil:
+    """Hides values in a stream of bytes, also those that arrive in pieces.
+
+    What it lets through is the same however the stream is cut.
+    """
+
+    def __init__(self, values: list[str]) -> None:
+        self._values = sorted({value.encode() for value in values}, key=len, reverse=True)
+        self._reach = len(self._values[0]) if self._values else 0
+        self._held = b""
+
+    def add(self, data: bytes) -> bytes:
+        """What can be let through now. The rest is held: it may be the start of a value."""
+        if not self._values:
+            return data
+        data = self._held + data
+        # From before here, every value that could start has come whole.
+        sure = max(0, len(data) - self._reach + 1)
+        return self._pass(data, sure)
+
+    def rest(self) -> bytes:
+        """What was held, at the end of the stream."""
+        return self._pass(self._held, len(self._held))
+
+    def _pass(self, data: bytes, sure: int) -> bytes:
+        passed: list[bytes] = []
+        at = 0
+        found = [value for value in self._values if value in data]
+        if found:
+            for match in re.finditer(b"|".join(map(re.escape, found)), data):
+                if match.start() >= sure:
+                    break
+                passed += (data[at : match.start()], HIDDEN)
+                at = match.end()
+        end = max(at, sure)
+        passed.append(data[at:end])
+        self._held = data[end:]
+        return b"".join(passed)
+
+
 class Output:
-    """What the command wrote: all of it while it is short, then head, tail and a spill file."""
+    """What the command wrote: all of it while it is short, then head, tail and a spill file.
+
+    Secrets are hidden before anything is kept, cut or counted.
+    """
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._spill_fd: int | None = None
+        self._veil = Veil(order["secrets"])
         self.head = bytearray()
         self.tail = bytearray()
         self.size_bytes = 0
@@ -92,6 +141,9 @@ class Output:
 
     def add(self, data: bytes) -> None:
         """Take ``data``. Never raises for the disk: what cannot be spilled is counted only."""
+        self._take(self._veil.add(data))
+
+    def _take(self, data: bytes) -> None:
         self.size_bytes += len(data)
         side = self._order["side_bytes_max"]
         if self._spill_fd is None and not self.trouble:
@@ -107,7 +159,8 @@ class Output:
         self.tail = (self.tail + data)[-side:]
 
     def close(self) -> None:
-        """Close the spill file."""
+        """Take what was held back, and close the spill file."""
+        self._take(self._veil.rest())
         if self._spill_fd is not None:
             os.close(self._spill_fd)
 

@@ -22,6 +22,7 @@ def test_head_tail_and_spill_are_parts_of_what_was_written(chunks: list[bytes]) 
             "side_bytes_max": SIDE,
             "spill_bytes_max": SPILL,
             "spill": os.path.join(folder, "log"),
+            "secrets": [],
         }
         output = Output(order)
         for chunk in chunks:
