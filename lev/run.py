@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from leviath.components.errors import ConfigError, LevError, SpawnError
-from leviath.engine.blueprints import MANIFEST_NAME, load_blueprint
+from leviath.engine.blueprints import MANIFEST_NAME, check_spawnable, load_blueprint
 from leviath.engine.limits import REGION_INPUT_BYTES_MAX, TASK_BYTES_MAX
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
@@ -59,6 +59,7 @@ class Launch:
         self.home = home_of(arguments.home)
         self.agent = _agent(self.home, arguments.path)
         loaded = load_blueprint(self.agent)
+        check_spawnable(loaded.blueprint)
         self.blueprint_path = str(loaded.path)
         self.task = "" if arguments.task is None else read_task(arguments.task)
         _check_task(loaded.blueprint, self.task)

@@ -86,8 +86,11 @@ def test_what_cannot_be_run_leaves_nothing(place: Place) -> None:
     agent = str(place.path / "agent")
     place.write("big.md", "x" * (1024 * 1024 + 1))
     place.write("odd.md", "").write_bytes(b"\xff")
+    unbuilt = '[agent]\nname = "w"\ndynamic_tools = true\n[stages.main]\n'
+    place.write("unbuilt/agent.leviath", unbuilt)
     for words, fault in (
         (("run", str(place.path / "nowhere"), "--task", "a b"), "there is no such file"),
+        (("run", str(place.path / "unbuilt")), "dynamic_tools"),
         (("run", agent, "--task", "a b", "--workdir", str(place.path / "gone")), "is no folder"),
         (("run", agent, "--task", str(place.path / "big.md")), "1,048,576"),
         (("run", agent, "--task", str(place.path / "odd.md")), "is not UTF-8"),
