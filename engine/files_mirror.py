@@ -42,7 +42,7 @@ from leviath.persistence.run_row import maybe, part
 from leviath.persistence.state_file import encode_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from leviath.components.base import Component
@@ -115,6 +115,7 @@ class FilesMirror:
         self._bodies: OrderedDict[bytes, bytes] = OrderedDict()
         self._bodies_bytes = 0
         self.blueprints: dict[bytes, Blueprint] = {}
+        self._doubted: set[int] = set()
         self._children: dict[str, dict[str, None]] | None = None
         self.names: dict[int, str] = {}
         row = database.world()
@@ -168,6 +169,13 @@ class FilesMirror:
         """By run id, why the files of a run are not up to date; they are tried again."""
         return self.thread.problems()
 
+    def doubt(self, runs: Iterable[int]) -> None:
+        """Do not rely on the rows of these runs (ordinals): look at what stands on the disk.
+
+        For the runs that reconciling found out of date; before anything is prepared.
+        """
+        self._doubted.update(runs)
+
     # --- what a projection needs ------------------------------------------------------------------
 
     def _world_time(self, unit: Unit) -> int:
@@ -196,7 +204,7 @@ class FilesMirror:
         if self.thread.knows(n):
             return
         rows = {row.file: row.after for row in self.database.mirror_rows(n)}
-        if rows:
+        if rows and n not in self._doubted:
             self.thread.introduce(n, rows, made=True)
             return
         found: dict[str, bytes] = {}

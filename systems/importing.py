@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from leviath.components.effects import Effects
 from leviath.components.events import Spawned
 from leviath.components.identity import Identity, Tree
-from leviath.components.marker import Marker
+from leviath.components.marker import MOVES, Marker
 from leviath.components.parts import DECODERS, WORLD_OWNER
 from leviath.components.progress import Clock, Stage
 from leviath.components.run_status import RunStatus
@@ -50,7 +50,7 @@ def take_import(world: World, tick: Tick, item: Import) -> None:
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     _admit(world, tick, parts, identity, ordinal)
     run = Run(world, ordinal)
-    if item.hold and not run.status.is_ended and run.status is not RunStatus.PAUSED:
+    if item.hold and RunStatus.PAUSED in MOVES[run.status]:
         status = run.get(Status)
         move(
             run,

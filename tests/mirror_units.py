@@ -27,7 +27,7 @@ from leviath.components.text import inline
 from leviath.engine.commits import Unit
 from leviath.engine.step import StepResult
 from leviath.persistence.database import Database, open_database
-from leviath.persistence.rows import Batch
+from leviath.persistence.rows import Batch, JournalRow
 from leviath.persistence.run_row import run_row
 from leviath.systems.run import Now
 
@@ -128,7 +128,13 @@ def unit_of(step: int, *runs: Parts, world_ms: int | None = None, **result: Any)
 def commit(database: Database, unit: Unit) -> None:
     """Make the rows of a prepared unit durable."""
     runs = [run_row(parts, unit.wall_ms) for parts in unit.runs.values()]
-    database.commit(Batch(entries=unit.entries, runs=runs, mirror=unit.mirror_rows, gone=unit.gone))
+    journal = [
+        JournalRow(r.step, database.epoch or 0, r.now.world_ms, r.now.wall_ms, b"", b"", b"", b"")
+        for r in unit.results
+    ]
+    batch = Batch(entries=unit.entries, journal=journal, runs=runs)
+    batch.mirror, batch.gone = unit.mirror_rows, unit.gone
+    database.commit(batch)
 
 
 def carry(mirror: FileMirror, database: Database, unit: Unit) -> None:
