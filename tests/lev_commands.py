@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leviath.lev import cli
+from leviath.persistence.rows import RunRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,42 @@ if TYPE_CHECKING:
 SRC = Path(__file__).parents[1] / "src"
 LIMIT_S = 60
 """A call that hangs fails after this."""
+
+ROW = RunRow(
+    ordinal=1,
+    run_id="run-1",
+    key=None,
+    status="running",
+    waiting_on=None,
+    agent_name="small",
+    agent_path="",
+    task_head="",
+    model=None,
+    stage="main",
+    stage_index=0,
+    num_stages=1,
+    iteration=1,
+    tool_calls=2,
+    cost_priced_nano=0,
+    unpriced_calls=0,
+    cost_exact=True,
+    prompt_tokens=0,
+    completion_tokens=0,
+    cached_tokens=0,
+    cache_write_tokens=0,
+    started_ms=1_000,
+    updated_ms=2_000,
+    progress_ms=2_000,
+    ended_ms=None,
+    parent_run_id=None,
+    title=None,
+    error=None,
+    yolo=False,
+    has_output=False,
+    empty_output=False,
+    workdir="/w",
+)
+"""A row to change."""
 
 AGENT = """
 [agent]

@@ -10,53 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from lev_commands import SRC, Place
+from lev_commands import ROW, SRC, Place
 from msgspec.structs import replace
 
 from leviath.lev.ps import FINISHED_FOR_MS, STRAYS_READ_MAX, Snapshot, document, lines, look
 from leviath.persistence.database import open_database
 from leviath.persistence.home import HomeLock
 from leviath.persistence.listing import Listing, strays
-from leviath.persistence.rows import Batch, RunRow
+from leviath.persistence.rows import Batch
 from leviath.persistence.run_meta import RunMeta
 
 if TYPE_CHECKING:
     import apsw
 
-ROW = RunRow(
-    ordinal=1,
-    run_id="run-1",
-    key=None,
-    status="running",
-    waiting_on=None,
-    agent_name="small",
-    agent_path="",
-    task_head="",
-    model=None,
-    stage="main",
-    stage_index=0,
-    num_stages=1,
-    iteration=1,
-    tool_calls=2,
-    cost_priced_nano=0,
-    unpriced_calls=0,
-    cost_exact=True,
-    prompt_tokens=0,
-    completion_tokens=0,
-    cached_tokens=0,
-    cache_write_tokens=0,
-    started_ms=1_000,
-    updated_ms=2_000,
-    progress_ms=2_000,
-    ended_ms=None,
-    parent_run_id=None,
-    title=None,
-    error=None,
-    yolo=False,
-    has_output=False,
-    empty_output=False,
-    workdir="/w",
-)
+    from leviath.persistence.rows import RunRow
+
 STATUSES = ("starting", "running", "waiting_input", "paused", "complete", "error", "cancelled")
 
 

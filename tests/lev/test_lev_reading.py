@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lev_commands import Place
+from lev_commands import ROW, Place
 from msgspec.structs import replace
 
 from leviath.components.context import Context
@@ -18,11 +18,12 @@ from leviath.engine.world import open_world
 from leviath.lev.run_parts import read_run
 from leviath.persistence.database import open_database
 from leviath.persistence.listing import ENDED, Listing
-from leviath.persistence.rows import Batch, RunRow
+from leviath.persistence.rows import Batch
 from leviath.providers.scripted import Scripted
 
 if TYPE_CHECKING:
     from leviath.engine.world import OpenWorld, RunHandle
+    from leviath.persistence.rows import RunRow
 
 WORDS = ("starting", "running", "waiting_input", "paused", "complete", "error", "cancelled")
 
@@ -37,10 +38,13 @@ def run_rows(draw: st.DrawFn) -> list[RunRow]:
         updated = draw(st.integers(0, 50))
         ended = draw(st.integers(0, updated)) if status in ENDED else None
         found.append(
-            RunRow(
-                *(ordinal, f"{draw(st.sampled_from(('ab', 'abc', 'b')))}-{ordinal}", None, status),
-                *(None, "a", "", "", None, "s", 0, 1, 0, 0, 0, 0, True, 0, 0, 0, 0),
-                *(0, updated, None, ended, None, None, None, False, False, False, "/w"),
+            replace(
+                ROW,
+                ordinal=ordinal,
+                run_id=f"{draw(st.sampled_from(('ab', 'abc', 'b')))}-{ordinal}",
+                status=status,
+                updated_ms=updated,
+                ended_ms=ended,
             )
         )
     return found
