@@ -103,7 +103,10 @@ class FileThread:
         self._bytes = 0
         self._begun: Key | None = None
         self._states: dict[int, _State] = {}
-        self._finished: list[int] = []
+        self._finished: set[int] = set()
+        """Runs that have ended and of which some file was written."""
+        self._lagging: set[int] = set()
+        """Runs of which a version was given up: the disk is not what their rows say."""
         self._appended: set[Key] = set()
         self._problems: dict[str, str] = {}
         self._thread: threading.Thread | None = None
@@ -145,14 +148,8 @@ class FileThread:
         Also drops what is known of runs that have ended and whose files are all written.
         """
         with self._changed:
-            finished, self._finished = self._finished, []
-            owed = {key[0] for key in (*self._jobs, *self._failed)} if finished else set[int]()
-            for run in finished:
-                if run in owed or (self._begun is not None and self._begun[0] == run):
-                    self._finished.append(run)
-                else:
-                    self._states.pop(run, None)
-                    self._appended -= {key for key in self._appended if key[0] == run}
+            if self._finished:
+                self._prune()
             while self._bytes > self._backlog_bytes_max and self._jobs and not self._closing:
                 self._changed.wait()
 
@@ -198,6 +195,16 @@ class FileThread:
 
     # --- under the lock ---------------------------------------------------------------------------
 
+    def _prune(self) -> None:
+        owed = {key[0] for key in (*self._jobs, *self._failed)} | self._lagging
+        if self._begun is not None:
+            owed.add(self._begun[0])
+        done = self._finished - owed
+        self._finished &= owed
+        for run in done:
+            self._states.pop(run, None)
+        self._appended = {key for key in self._appended if key[0] not in done}
+
     def _add(self, job: FileJob) -> None:
         if job.run not in self._states:
             # Its run was removed meanwhile.
@@ -221,6 +228,8 @@ class FileThread:
         for key in [key for key in self._failed if key[0] == run]:
             self._bytes -= len(self._failed.pop(key).data)
         self._states.pop(run, None)
+        self._finished.discard(run)
+        self._lagging.discard(run)
         self._appended = {key for key in self._appended if key[0] != run}
 
     # --- the thread -------------------------------------------------------------------------------
@@ -247,13 +256,16 @@ class FileThread:
     def _note(self, job: FileJob, error: Exception | None) -> None:
         if error is None:
             if job.is_over:
-                self._finished.append(job.run)
+                self._finished.add(job.run)
             if self._problems and not any(key[0] == job.run for key in self._failed):
                 self._problems.pop(job.run_id, None)
             return
         self._say(job.run_id, error)
         newer = self._jobs.get(job.key)
-        if self._bytes + len(job.data) > self._backlog_bytes_max or job.run not in self._states:
+        if job.run not in self._states:
+            return
+        if self._bytes + len(job.data) > self._backlog_bytes_max:
+            self._lagging.add(job.run)
             return
         if newer is None:
             self._failed[job.key] = job

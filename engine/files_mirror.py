@@ -131,10 +131,14 @@ class FilesMirror:
         if unit.results:
             prepared.step = unit.results[-1].step
         task = _Task(self, unit, prepared)
-        prepared.lines = {run_id: list(lines) for run_id, lines in self._lines.items()}
+        fresh: dict[str, list[Line]] = {}
         for result in unit.results:
             for line in lines_of(result, task.run_id, task.resolve):
-                prepared.lines.setdefault(line.run_id, []).append(line)
+                fresh.setdefault(line.run_id, []).append(line)
+        # What waits is shared with the next call for this unit, should its commit fail.
+        prepared.lines = dict(self._lines)
+        for run_id, lines in fresh.items():
+            prepared.lines[run_id] = [*self._lines.get(run_id, ()), *lines]
         for n in unit.gone:
             run_id = task.run_id(n)
             prepared.lines.pop(run_id, None)

@@ -356,6 +356,43 @@ def test_the_secret_of_a_callback_is_in_the_private_file_only(
     assert holding == ["meta.json"]
 
 
+def test_what_is_known_of_an_ended_run_is_dropped_once_it_is_written(
+    home: Path, database: Database
+) -> None:
+    mirror = FilesMirror(home / "runs", database)
+    for step in range(1, 6):
+        carry(mirror, database, unit_of(step, run_parts(step, RunStatus.COMPLETE)))
+        _drain(mirror)
+    mirror.prepare(unit_of(6))
+    assert mirror.thread._states == {}
+    assert mirror.written == {}
+    assert mirror.names == {}
+    # A late outcome is charged to a run that is over.
+    late = run_parts(1, RunStatus.COMPLETE) | {Cost: Cost(99)}
+    unit = unit_of(6, late)
+    carry(mirror, database, unit)
+    mirror.close()
+    assert [row.file for row in unit.mirror_rows] == ["state.lev", "meta.json"]
+    _rows_vouch(home, database)
+
+
+def test_a_backlog_that_cannot_shrink_is_given_up_and_known_to_lag(
+    home: Path, database: Database
+) -> None:
+    recording = Recording(home)
+    fs = RecordingFileSystem(recording)
+    mirror = FilesMirror(home / "runs", database, fs=fs, backlog_bytes_max=0)
+    recording.arm(Fault("create", 1, "enospc", times=None))
+    carry(mirror, database, unit_of(1, run_parts(1, RunStatus.COMPLETE)))
+    _drain(mirror)
+    recording.arm()
+    unit = unit_of(2, run_parts(1, RunStatus.COMPLETE))
+    carry(mirror, database, unit)
+    mirror.close()
+    assert {row.before for row in unit.mirror_rows} == {MISSING}
+    _rows_vouch(home, database)
+
+
 def test_a_run_whose_text_is_lost_keeps_no_other_run_from_being_committed(
     home: Path, database: Database
 ) -> None:
