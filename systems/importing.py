@@ -16,17 +16,22 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
 from leviath.systems.moves import clock_runs, move, touch
+from leviath.systems.opening import rest_run, settle_run
 from leviath.systems.run import Ack, Run
 
 if TYPE_CHECKING:
     from leviath.components.base import Component
     from leviath.components.inputs import Import, Release
+    from leviath.systems.caches import Caches
     from leviath.systems.run import Tick
     from leviath.systems.world import World
 
 
-def take_import(world: World, tick: Tick, item: Import) -> None:
-    """Give the run an ordinal of this world and host it, held paused unless it is to be driven."""
+def take_import(world: World, tick: Tick, caches: Caches, item: Import) -> None:
+    """Give the run an ordinal of this world and host it, held paused unless it is to be driven.
+
+    What it had in flight elsewhere is settled as after a restart, or rests while it is held.
+    """
     parts: dict[type[Component], Component] = {}
     for name, body in item.parts:
         component: Component = DECODERS[name].decode(body)
@@ -60,6 +65,9 @@ def take_import(world: World, tick: Tick, item: Import) -> None:
             why="imported: resume it to drive it here",
             waiting=status.waiting,
         )
+        rest_run(run, tick)
+    elif world.get(WORLD_OWNER, Counters).driven:
+        settle_run(run, tick, caches)
     touch(run, tick, urgent=True)
     tick.acks.append(Ack(item.ticket, ordinal, identity.run_id))
     stage = run.find(Stage)

@@ -55,7 +55,7 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
         case Spawn():
             spawning.take_spawn(world, tick, item)
         case Import():
-            importing.take_import(world, tick, item)
+            importing.take_import(world, tick, caches, item)
         case HostClosing() | Slept():
             pass
         case _:

@@ -85,6 +85,27 @@ def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
         tools.go_on(run, tick)
 
 
+def rest_run(run: Run, tick: Tick) -> None:
+    """A run from elsewhere that is held: what it had outside is not made again until it is resumed.
+
+    Reading for its start is: nobody pays for it, and nothing else moves while the run is paused.
+    """
+    for effect in run.get(Effects).items:
+        if not effect.live or effect.kind == "gather":
+            continue
+        call = tools.call_of(run, effect) if effect.kind == "tool" else None
+        if call is not None and call.effect_class == "once":
+            tools.mark_unknown(run, tick, call, effect)
+            continue
+        if effect.provider:
+            charge_interrupted(run, tick, effect)
+            run.world.set_marker(run.n, Marker.ready_to_infer)
+        resting = replace(effect, live=False, aborting=False, due_ms=0)
+        effects = run.get(Effects)
+        items = tuple(resting if e.number == effect.number else e for e in effects.items)
+        run.put(replace(effects, items=items))
+
+
 def _drop(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
     """Nobody waits for it: a model call is charged as unknown, and it is forgotten."""
     if effect.provider:
