@@ -6,15 +6,20 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leviath.components.clean import clean_text
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.engine.limits import SEED_FILE_BYTES_MAX, SEED_FILES_MAX
+from leviath.engine.redaction import NOTHING_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from leviath.engine.redaction import Redactor
+
 
 def gather(
-    workdir: str, seeds: tuple[tuple[str, str, tuple[str, ...]], ...]
+    workdir: str,
+    seeds: tuple[tuple[str, str, tuple[str, ...]], ...],
+    redactor: Redactor = NOTHING_KNOWN,
 ) -> list[tuple[str, list[str]]]:
     """Per region, the texts of its files, each headed by its path. Runs in a thread.
 
@@ -29,7 +34,7 @@ def gather(
             if len(texts) >= SEED_FILES_MAX:
                 texts.append(f"[more than {SEED_FILES_MAX} files match; the rest was left out]")
                 break
-            texts.append(_read(root, path))
+            texts.append(_read(root, path, redactor))
         found.append((region, texts))
     return found
 
@@ -42,14 +47,16 @@ def _paths(root: Path, kind: str, patterns: tuple[str, ...]) -> Iterator[Path]:
             yield root / pattern
 
 
-def _read(root: Path, path: Path) -> str:
+def _read(root: Path, path: Path, redactor: Redactor) -> str:
     real = Path(os.path.realpath(path, strict=True))
     name = os.path.relpath(path, root)
     if not real.is_relative_to(root):
         return f"[{clean_text(name)} lies outside the working directory and was left out]"
     with real.open("rb") as file:
         data = file.read(SEED_FILE_BYTES_MAX + 1)
-    text = data[:SEED_FILE_BYTES_MAX].decode("utf-8", "replace")
+    text = clean_text(data.decode("utf-8", "replace"))
     if len(data) > SEED_FILE_BYTES_MAX:
+        # The cut might go through a secret, of which a part would stay.
+        text = cut_utf8(redactor.head(text), SEED_FILE_BYTES_MAX)
         text += f"\n[cut at {SEED_FILE_BYTES_MAX} bytes]"
-    return f"## {clean_text(name)}\n{clean_text(text)}"
+    return f"## {clean_text(name)}\n{text}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from leviath.engine.ports import Provider
+    from leviath.engine.redaction import Redactor
     from leviath.engine.tools import Tool
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -80,6 +81,15 @@ class Offering:
         self.bodies: list[bytes] = []
         """Encoded specs, for the entry table."""
         self.offer = self._offer()
+
+    def refuse_secrets(self, redactor: Redactor) -> None:
+        """Raises ConfigError for a tool that would show a known secret to every model."""
+        for spec in self.specs.values():
+            if redactor.knows(spec.description) or redactor.knows(spec.schema_json):
+                raise ConfigError(
+                    f"tool {spec.name!r} has the value of a known secret in its description or in "
+                    "a default; let its function read it from its own configuration"
+                )
 
     def _offer(self) -> Offer:
         offered: list[OfferedTool] = []

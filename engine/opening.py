@@ -20,7 +20,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
 from leviath.engine.clock import perf_ns
 from leviath.engine.commits import Chain
-from leviath.engine.limits import LOAD_SLICE_MS, SETTLE_RUNS_MAX
+from leviath.engine.limits import LOAD_SLICE_MS, SECRETS_LEARNED_MAX, SETTLE_RUNS_MAX
 from leviath.engine.loading import Loaded, load_world
 from leviath.engine.step import Stepper
 from leviath.engine.texts import Texts
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leviath.engine.clock import Clock
+    from leviath.engine.redaction import Redactor
     from leviath.persistence.reader import Reader
 
 Durability = Literal["full", "process", "memory"]
@@ -63,6 +64,13 @@ class Opened(Struct):
     """The last host closed in order."""
     chain: Chain | None = None
     first_inputs: list[Input] = field(default_factory=list)
+
+    def know(self, redactor: Redactor) -> None:
+        """Hide the redactor's values from now on, and the secrets of callbacks kept here."""
+        if self.reader is not None:
+            for value in self.reader.newest_secrets(SECRETS_LEARNED_MAX):
+                redactor.learn(value)
+        self.texts.redactor = redactor
 
     def release(self) -> None:
         """Close the store and let the home go.

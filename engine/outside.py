@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from leviath.components.clean import clean_text, cut_utf8
+from leviath.components.clean import cut_utf8
 from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import LevError, ProviderError
@@ -118,7 +118,7 @@ class Outside:
             command.epoch,
             self.texts.intern(reply.text, inline_bytes_max=limit),
             tuple(self._asked(call) for call in reply.calls),
-            clean_text(reply.stop_reason),
+            self.texts.clean(reply.stop_reason),
             usage.prompt,
             usage.completion,
             usage.cached,
@@ -127,7 +127,7 @@ class Outside:
         )
 
     def _asked(self, call: CallRequest) -> AskedCall:
-        arguments = clean_text(call.arguments)
+        arguments = self.texts.clean(call.arguments)
         fault = ""
         fields: tuple[tuple[str, Text], ...] = ()
         try:
@@ -140,8 +140,8 @@ class Outside:
             elif call.name in _FIELDS_OF:
                 fields = self._fields(call.name, value)
         return AskedCall(
-            clean_text(call.id),
-            cut_utf8(clean_text(call.name), 256),
+            self.texts.clean(call.id),
+            cut_utf8(self.texts.clean(call.name), 256),
             self.texts.intern(arguments),
             fault,
             fields,
@@ -151,18 +151,18 @@ class Outside:
         fields: list[tuple[str, Text]] = []
         for name, field in value.items():
             if isinstance(name, str) and isinstance(field, str):
-                text = clean_text(field)
+                text = self.texts.clean(field)
                 if tool == "submit_output" and name == "content":
                     cut = cut_utf8(text, FINAL_OUTPUT_BYTES_MAX)
                     if len(cut) < len(text):
                         fields.append(("truncated", inline("yes")))
                     text = cut
-                fields.append((clean_text(name), self.texts.intern(text)))
+                fields.append((self.texts.clean(name), self.texts.intern(text)))
         return tuple(fields)
 
     def failed(self, command: Infer, kind: ErrorKind, error: BaseException, **more: object) -> None:
         """Post the outcome of a call that was not answered."""
-        message = cut_utf8(clean_text(str(error)), ERROR_TEXT_BYTES_MAX)
+        message = cut_utf8(self.texts.clean(str(error)), ERROR_TEXT_BYTES_MAX)
         self.post(
             InferenceFinished(
                 command.run,
@@ -215,7 +215,9 @@ class InferJob:
             self.abandoned()
             raise
         except Exception as error:  # noqa: BLE001 - a defect of an adapter must not stop the host
-            _log.exception("run %s: provider %s failed", command.run_id, command.provider)
+            trace = outside.texts.redactor.traceback(error)
+            told = "run %s: provider %s failed\n%s"
+            _log.error(told, command.run_id, command.provider, trace)
             wrapped = RuntimeError(
                 f"provider {command.provider} failed with {type(error).__name__}"
             )
@@ -278,6 +280,7 @@ class ToolJob:
             deadline_ms=command.timeout_ms,
             workdir=command.workdir,
             spill_dir=self.outside.spill_dir(command.run_id),
+            redactor=self.outside.texts.redactor,
         )
         arguments = self.outside.texts.resolve(command.arguments)
         return call, _decode(arguments or "{}")
@@ -294,7 +297,7 @@ class ToolJob:
                 self.prepared = self._prepare()
             except (LevError, msgspec.DecodeError) as error:
                 text = f"[error] this call of {self.command.tool} cannot be made: {error}"
-                self._post(clean_text(text), is_error=True)
+                self._post(text, is_error=True)
             else:
                 return False
         return True
@@ -328,7 +331,8 @@ class ToolJob:
         return lambda: self.finished(result)
 
     def finished(self, result: ToolResult) -> None:
-        self._post(result.text, is_error=result.is_error, modified=result.modified)
+        modified = tuple(self.outside.texts.clean(str(path)) for path in result.modified)
+        self._post(result.text, is_error=result.is_error, modified=modified)
 
     def unknown(self) -> None:
         self._post("", unknown=True)
@@ -348,7 +352,8 @@ class ToolJob:
             return
         self.done = True
         command = self.command
-        text = cut_middle(text, command.result_bytes_max)
+        # Before the cut, which might go through a secret.
+        text = cut_middle(self.outside.texts.clean(text), command.result_bytes_max)
         self.outside.post(
             ToolFinished(
                 command.run,
@@ -393,7 +398,11 @@ class GatherJob:
         command = self.command
         try:
             found = await trio.to_thread.run_sync(
-                gather, command.workdir, command.seeds, abandon_on_cancel=True
+                gather,
+                command.workdir,
+                command.seeds,
+                self.outside.texts.redactor,
+                abandon_on_cancel=True,
             )
         except trio.Cancelled:
             self.abandoned()
@@ -401,7 +410,8 @@ class GatherJob:
         except OSError as error:
             lost = not os.path.isdir(command.workdir)  # noqa: PTH112
             reason = error.strerror or type(error).__name__
-            self._post((), f"{clean_text(str(error.filename))}: {clean_text(reason)}", lost)
+            what = self.outside.texts.clean(f"{error.filename}: {reason}")
+            self._post((), what, lost)
             return
         texts = self.outside.texts
         regions = tuple(

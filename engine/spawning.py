@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leviath.components.blueprint import Blueprint, canonical_bytes
-from leviath.components.clean import clean_text, cut_utf8
+from leviath.components.clean import clean_text
 from leviath.components.errors import ConfigError, SpawnError
 from leviath.components.identity import Launch
 from leviath.components.inputs import Spawn
@@ -26,11 +26,11 @@ from leviath.engine.blueprints import (
 from leviath.engine.limits import (
     AGENTS_KEPT_MAX,
     KEY_BYTES_MAX,
-    LABEL_BYTES_MAX,
     METADATA_BYTES_MAX,
     REGION_INPUT_BYTES_MAX,
     TASK_BYTES_MAX,
 )
+from leviath.engine.redaction import NOTHING_KNOWN, Redactor
 from leviath.persistence.run_meta_parts import OutputSpec
 
 if TYPE_CHECKING:
@@ -135,11 +135,12 @@ def _stamp(agent: str | os.PathLike[str]) -> tuple[str, int, int, int] | None:
     return path, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
+def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> Make:
     """Check everything and read the blueprint; returns what makes the input.
 
-    Quick when the agent is known; else it belongs in a thread. Raises BlueprintError, SpawnError or
-    ConfigError naming the thing and the remedy.
+    Texts lose the secret values that ``redactor`` knows. What cannot lose them and still work,
+    such as a key, is refused. Quick when the agent is known; else it belongs in a thread. Raises
+    BlueprintError, SpawnError or ConfigError naming the thing and the remedy.
     """
     checked = agents.check(request.agent)
     blueprint, agent_path, digest = checked.blueprint, checked.agent_path, checked.digest
@@ -148,13 +149,15 @@ def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
     if request.run_id:
         check_run_id(request.run_id)
     _check_regions(request, blueprint)
+    _check_secrets(request, checked, workdir, redactor)
     output = _output(request.output)
 
     def make(ticket: int, outside: Outside, world: World, wall_ms: int) -> Spawn:
-        intern = outside.texts.intern
+        intern, clean, label = outside.texts.intern, outside.texts.clean, outside.texts.label
+        # First of all: the task may quote it.
+        ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
         world.blueprints.setdefault(digest, blueprint)
         outside.texts.keep(checked.body)
-        ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
         launch = Launch(
             task=intern(request.task),
             workdir=workdir,
@@ -163,9 +166,9 @@ def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
             model_override=None if request.model is None else label(request.model),
             yolo=bool(request.yolo),
             yolo_profile=label(request.yolo) if isinstance(request.yolo, str) else None,
-            output_request=output,
-            metadata=tuple((clean_text(k), clean_text(v)) for k, v in request.metadata.items()),
-            callback_url=None if request.callback_url is None else clean_text(request.callback_url),
+            output_request=None if output is None else clean(output),
+            metadata=tuple((clean(k), clean(v)) for k, v in request.metadata.items()),
+            callback_url=None if request.callback_url is None else clean(request.callback_url),
             callback_secret_ref=ref,
             region_inputs=tuple((k, intern(v)) for k, v in request.regions.items()),
             allow=tuple(map(label, request.allow)),
@@ -173,15 +176,10 @@ def prepare_spawn(request: SpawnRequest, agents: Agents) -> Make:
             no_output_tools=checked.no_output_tools,
             read_paths_declared=len(blueprint.read_paths) or None,
         )
-        path = clean_text(agent_path)
+        path = clean(agent_path)
         return Spawn(ticket, blueprint.name, path, launch, request.key, request.run_id)
 
     return make
-
-
-def label(text: str) -> str:
-    """A short text made fit to be recorded: who, why, which."""
-    return cut_utf8(clean_text(text), LABEL_BYTES_MAX)
 
 
 def _keep_secret(
@@ -192,6 +190,7 @@ def _keep_secret(
     value = clean_text(secret.reveal() if isinstance(secret, Secret) else secret)
     ref = f"callback-{wall_ms}-{ticket}"
     outside.keep_secret(ref, value)
+    outside.texts.redactor.learn(value)
     return ref
 
 
@@ -239,6 +238,25 @@ def _check_sizes(request: SpawnRequest) -> None:
         raise SpawnError(f"the key is longer than {KEY_BYTES_MAX} bytes; use a digest of it")
     if clean_text(request.key) != request.key:
         raise SpawnError(f"the key {request.key!r} is not UTF-8 or has NUL; use a digest of it")
+
+
+def _check_secrets(
+    request: SpawnRequest, checked: Checked, workdir: str, redactor: Redactor
+) -> None:
+    """Refuse what has to be kept as it is and carries a secret. The message does not show it."""
+    own = NOTHING_KNOWN if request.callback_secret is None else Redactor([request.callback_secret])
+    kept = {
+        "the key": request.key,
+        "the run_id": request.run_id,
+        "the workdir": workdir,
+        "the callback_url": request.callback_url or "",
+        "the blueprint": checked.body.decode(errors="replace"),
+    }
+    for what, text in kept.items():
+        if redactor.knows(text) or own.knows(text):
+            raise SpawnError(
+                f"{what} has the value of a known secret in it, and would be kept so; leave it out"
+            )
 
 
 def _workdir(path: str | os.PathLike[str]) -> str:

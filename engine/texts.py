@@ -1,4 +1,4 @@
-"""The border for texts: cleaned and redacted, interned when long, resolved for whoever sends them out.
+"""The border for texts: cleaned and redacted, interned when long, resolved for who sends them.
 
 A long text is kept under its digest: in the step's batch until that is durable, in ``world.db``
 after, and in a bounded cache in between so that a prompt does not read the disk.

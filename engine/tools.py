@@ -304,8 +304,9 @@ def _clean_tree(value: Any) -> Any:
 def _failure(call: ToolCall, error: BaseException) -> ToolResult:
     if isinstance(error, ToolError):
         return apply_result_limits(ToolResult(text=clean_text(str(error)), is_error=True), call)
+    trace = call.redactor.traceback(error)
     _log.warning(
-        "run %s: tool %s raised in call %s", call.run_id, call.tool, call.call_id, exc_info=error
+        "run %s: tool %s raised in call %s\n%s", call.run_id, call.tool, call.call_id, trace
     )
     text = f"tool {call.tool} failed with {type(error).__name__}"
     return ToolResult(text=clean_text(text), is_error=True)

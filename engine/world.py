@@ -48,7 +48,8 @@ from leviath.engine.opening import Durability, Opened, open_home, opening_inputs
 from leviath.engine.outside import Outside
 from leviath.engine.preview import Preview
 from leviath.engine.pricing import PriceTable
-from leviath.engine.spawning import Agents, SpawnRequest, label, prepare_spawn
+from leviath.engine.redaction import Redactor, credentials
+from leviath.engine.spawning import Agents, SpawnRequest, prepare_spawn
 from leviath.engine.tools import Tool, as_tool, builtin_tools
 from leviath.engine.writer import Writer
 
@@ -158,7 +159,7 @@ class OpenWorld:
         )
         if self._agents.known(agent) is None:
             await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
-        make = prepare_spawn(request, self._agents)
+        make = prepare_spawn(request, self._agents, self._host.texts.redactor)
         if run_id and self._find(run_id) is not None:
             raise SpawnError(
                 f"a run called {run_id!r} exists already; leave run_id out", run_id=run_id
@@ -250,6 +251,7 @@ class RunHandle:
     def __init__(self, world: OpenWorld, ordinal: int, run_id: str, *, since_step: int = 0) -> None:
         self._world = world
         self._host = world._host
+        self._label = self._host.texts.label
         self._since_step = since_step
         """A step before the run's first one: where its events are looked for."""
         self.ordinal = ordinal
@@ -326,31 +328,32 @@ class RunHandle:
     async def pause(self, *, why: str = "", actor: str = "host") -> None:
         """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has
         ended."""
-        await self._ask(lambda ticket: Pause(self.ordinal, ticket, label(actor), label(why)))
+        who, reason = self._label(actor), self._label(why)
+        await self._ask(lambda ticket: Pause(self.ordinal, ticket, who, reason))
 
     async def resume(self, *, actor: str = "host") -> None:
         """Let a paused run go on, or start one again that ended in error or was cancelled."""
         self._host.page_in(self.ordinal, self._world._opened.reader)
-        await self._ask(lambda ticket: Resume(self.ordinal, ticket, label(actor)))
+        await self._ask(lambda ticket: Resume(self.ordinal, ticket, self._label(actor)))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
         """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
         self._host.page_in(self.ordinal, self._world._opened.reader)
-        await self._ask(lambda ticket: Cancel(self.ordinal, ticket, label(actor), label(why)))
+        who, reason = self._label(actor), self._label(why)
+        await self._ask(lambda ticket: Cancel(self.ordinal, ticket, who, reason))
 
     async def message(self, text: str, *, region: str = "", sender: str = "") -> None:
         """Give the run a message; it is delivered once, before its next request."""
         if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES_MAX:
             raise ConfigError(f"a message may have {MESSAGE_BYTES_MAX:,} bytes; put more in a file")
         body = self._host.texts.intern(text)
-        await self._ask(
-            lambda ticket: Post(self.ordinal, body, ticket, label(sender), label(region))
-        )
+        who, where = self._label(sender), self._label(region)
+        await self._ask(lambda ticket: Post(self.ordinal, body, ticket, who, where))
 
     async def decide(self, call_id: str, verdict: str, *, actor: str = "host") -> None:
         """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have
         happened, ``allow`` or ``deny`` for one that asks."""
-        call, word, who = label(call_id), label(verdict), label(actor)
+        call, word, who = self._label(call_id), self._label(verdict), self._label(actor)
         await self._ask(lambda ticket: Decide(self.ordinal, call, word, ticket, who))
 
     async def forget(self) -> None:
@@ -381,6 +384,8 @@ async def open_world(
     seed: int | None = None,
     vfs: str | None = None,
     grace_ms: int = CLOSE_GRACE_MS,
+    secrets: Iterable[str | Secret] = (),
+    secret_env: bool = True,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
@@ -388,7 +393,8 @@ async def open_world(
     ``~/.leviath``. ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per
     million tokens by ``provider/model``. ``on_text(run_id, piece)`` hears text as it streams; it
     is not durable. With ``drive=False`` nothing is sent and no run moves on: only requests are
-    carried out.
+    carried out. The values of ``secrets`` and, with ``secret_env``, of environment variables whose
+    name ends like a credential's are hidden in all that is kept: texts, files and logs.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
@@ -396,7 +402,9 @@ async def open_world(
     """
     real = clock or RealClock()
     own = (*(builtin_tools() if builtins else ()), *(as_tool(tool) for tool in tools))
+    redactor = Redactor((*secrets, *(credentials(os.environ) if secret_env else ())))
     offering = Offering(providers, own)
+    offering.refuse_secrets(redactor)
     table = prices if isinstance(prices, PriceTable) else PriceTable.parse(prices or {})
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
@@ -408,7 +416,18 @@ async def open_world(
     else:
         runs = str(opened.home / "runs")
     try:
-        host = _host(opened, offering, real, configured, on_text, runs, drive=drive, checks=checks, grace_ms=grace_ms)
+        opened.know(redactor)
+        host = _host(
+            opened,
+            offering,
+            real,
+            configured,
+            on_text,
+            runs,
+            drive=drive,
+            checks=checks,
+            grace_ms=grace_ms,
+        )
         caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drive, host, nursery.cancel_scope)

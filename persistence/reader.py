@@ -169,6 +169,11 @@ class Reader:
         row = self._one("select value from secret where ref = ?", (ref,))
         return None if row is None else row[0]
 
+    def newest_secrets(self, limit: int) -> list[str]:
+        """Values of secrets, the newest last; never log them."""
+        sql = "select value from secret order by ref desc limit ?"
+        return [value for (value,) in self._all(sql, (limit,))][::-1]
+
     # --- what listings read --------------------------------------------------------------------
 
     def run_rows(

@@ -35,9 +35,9 @@ def exceeds_inline(result: ToolResult) -> bool:
 def apply_result_limits(result: ToolResult, call: ToolCall) -> ToolResult:
     """``result`` itself when it is short enough, else its head and tail, with the whole in a file.
 
-    Of a long one, neither file nor text has a secret value that the call's redactor knows. ``result.text``
-    is clean (``clean_text``). Writes at most TOOL_SPILL_BYTES_MAX bytes to disk, so call it in a
-    worker thread when ``exceeds_inline``. A disk that refuses raises nothing: the text
+    Of a long one, neither file nor text has a secret value that the call's redactor knows.
+    ``result.text`` is clean (``clean_text``). Writes at most TOOL_SPILL_BYTES_MAX bytes to disk, so
+    call it in a worker thread when ``exceeds_inline``. A disk that refuses raises nothing: the text
     says so.
     """
     if not exceeds_inline(result):
