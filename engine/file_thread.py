@@ -328,14 +328,18 @@ class FileThread:
 
     def _write_below(self, folder: int, path: str, place: str, name: str, job: FileJob) -> None:
         """Append in a folder further down, which is made when it is missing."""
+        with self._changed:
+            first = job.key not in self._appended
+            self._appended.discard(job.key)  # after a failure it is the first again
         with contextlib.ExitStack() as stack:
             for part in place.split("/"):
-                with contextlib.suppress(FileExistsError):
-                    self._fs.make_folder(folder, part)
+                if first:
+                    with contextlib.suppress(FileExistsError):
+                        self._fs.make_folder(folder, part)
                 path = os.path.join(path, part)
                 folder = stack.enter_context(opened_folder(path, self._fs))
-            first = job.key not in self._appended
             append_lines(folder, name, job.data, cut_torn=first, fs=self._fs)
+        with self._changed:
             self._appended.add(job.key)
 
     def _remove(self, job: Removal) -> None:
