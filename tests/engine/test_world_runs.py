@@ -19,6 +19,7 @@ from engine_worlds import (
     until,
 )
 
+from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import (
     ConfigError,
     Locked,
@@ -29,7 +30,6 @@ from leviath.components.errors import (
     WorldError,
 )
 from leviath.components.events import Ended, MessageDelivered, Spawned, StatusChanged, TurnFinished
-from leviath.components.error_kind import ErrorKind
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
 from leviath.engine.limits import CUT_INTERVAL_MS, METADATA_BYTES_MAX, TASK_BYTES_MAX
@@ -54,10 +54,10 @@ def count(text: str) -> int:
 @pytest.mark.parametrize("durability", ["full", "process", "memory"])
 @in_trio
 async def test_a_run_goes_from_spawn_to_result(tmp_path: Path, durability: str) -> None:
-    provider = Counting(priced("", tool_call("count", text="a b")), priced("", SUBMIT), priced("ok"))
-    async with opened(
-        tmp_path / "home", [provider], tools=[count], durability=durability
-    ) as world:
+    provider = Counting(
+        priced("", tool_call("count", text="a b")), priced("", SUBMIT), priced("ok")
+    )
+    async with opened(tmp_path / "home", [provider], tools=[count], durability=durability) as world:
         run = await world.spawn(one("count", "submit_output"), task="go", workdir=tmp_path)
         row = await run.wait()
         assert (row.status, row.tool_calls, row.cost_priced_nano) == ("complete", 2, 3_000)
@@ -97,7 +97,9 @@ async def test_a_key_finds_its_run_across_restarts_and_after_it_left_memory(tmp_
 @in_trio
 async def test_an_ended_run_is_found_again_with_all_it_left(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path / "home", [Counting(priced("", SUBMIT), "bye")], clock=clock) as world:
+    async with opened(
+        tmp_path / "home", [Counting(priced("", SUBMIT), "bye")], clock=clock
+    ) as world:
         run = await world.spawn(one("submit_output"), task="x", workdir=tmp_path)
         before = await run.wait()
         events = [event async for event in run.events()]

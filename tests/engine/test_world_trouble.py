@@ -109,14 +109,11 @@ async def test_a_full_disk_at_the_close_says_so_and_loses_no_acknowledged_step(
 ) -> None:
     home = tmp_path / "home"
     gate = Gate(priced("", tool_call("look")), priced("done"))
-    with disk(home) as vfs:
-        with pytest.raises(DiskFull):
-            async with opened(
-                home, [gate], tools=[look], durability="full", vfs=vfs.name
-            ) as world:
-                run = await world.spawn(one("look"), task="x", workdir=tmp_path)
-                await gate.waiting.wait()
-                vfs.recording.arm(Fault("write", 1, "enospc", None))
+    with disk(home) as vfs, pytest.raises(DiskFull):
+        async with opened(home, [gate], tools=[look], durability="full", vfs=vfs.name) as world:
+            run = await world.spawn(one("look"), task="x", workdir=tmp_path)
+            await gate.waiting.wait()
+            vfs.recording.arm(Fault("write", 1, "enospc", None))
     gate.open.set()
     async with opened(home, [gate], tools=[look]) as world:
         assert (await world.run(run.run_id).wait()).status == "complete"
@@ -278,9 +275,7 @@ async def test_neither_a_moved_wall_clock_nor_a_sleeping_machine_times_anything_
 async def test_a_model_call_that_hangs_is_given_up_in_world_time(tmp_path: Path) -> None:
     clock = ManualClock()
     gate = Gate("done")
-    async with opened(
-        tmp_path / "home", [gate], clock=clock, policy=short_calls
-    ) as world:
+    async with opened(tmp_path / "home", [gate], clock=clock, policy=short_calls) as world:
         run = await world.spawn(one(), task="x", workdir=tmp_path)
         await gate.waiting.wait()
         await pass_time(clock, 10_000)
