@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 import outcome
 import trio
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
-    from leviath.engine import listening
     from leviath.engine.ports import InferenceReply, InferenceRequest, Provider
+    from leviath.engine.preview import Previewed
+    from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow, RunRow
 
 __all__ = ["EventStream", "OnAsyncio", "Run", "World", "open_world"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E")
 
 _CLOSED: Final = "this world was closed before the call ended; open it again"
 
@@ -253,23 +255,24 @@ def _opening(
     return functools.wraps(function)(manager)
 
 
-class EventStream:
+class EventStream(Generic[E]):
     """Durable events in the order of their numbers, from asyncio; an async iterator.
 
     Cancelled while waiting: nothing is lost, and the stream can be read on. Listening ends with
     ``close``, or when the stream is garbage.
     """
 
-    def __init__(self, guest: _Guest, source: listening.EventStream) -> None:
+    def __init__(self, guest: _Guest, source: AsyncIterator[E], close: Callable[[], None]) -> None:
         self._guest = guest
         self._source = source
-        self._taken: deque[WorldEvent | None] = deque()
+        self._close = close
+        self._taken: deque[E | None] = deque()
         """Taken from the source and not handed out yet; None is the end."""
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> WorldEvent:
+    async def __anext__(self) -> E:
         while not self._taken:
             await self._guest.call(self._take)
         event = self._taken.popleft()
@@ -283,7 +286,7 @@ class EventStream:
 
     def close(self) -> None:
         """Stop listening; the stream ends after what it holds already."""
-        self._source.close()
+        self._close()
 
 
 class Run:
@@ -306,9 +309,10 @@ class Run:
     decide = _lifted(RunHandle.decide)
     forget = _lifted(RunHandle.forget)
 
-    def events(self, *, after: int = 0) -> EventStream:
+    def events(self, *, after: int = 0) -> EventStream[WorldEvent]:
         """The run's durable events numbered above ``after``, then new ones, until it has ended."""
-        return EventStream(self.guest, self.handle.events(after=after))
+        source = self.handle.events(after=after)
+        return EventStream(self.guest, source, source.close)
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
@@ -343,6 +347,16 @@ class World:
         return self.world.home
 
     @property
+    def report(self) -> OpenReport:
+        """What opening the home found and did: files written again, runs imported, and so on."""
+        return self.world.report
+
+    @property
+    def file_problems(self) -> dict[str, str]:
+        """By run id, why the files of a run are not up to date; writing them is tried again."""
+        return self.world.file_problems
+
+    @property
     def storage_stalled(self) -> str | None:
         """Why nothing becomes durable at present, such as a full disk; None while all is well."""
         return self.world.storage_stalled
@@ -359,9 +373,19 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.world.listing(limit=limit, after=after)
 
-    def events(self) -> EventStream:
+    def events(self) -> EventStream[WorldEvent]:
         """Durable events of all runs from now on, numbered without a gap."""
-        return EventStream(self.guest, self.world.events())
+        source = self.world.events()
+        return EventStream(self.guest, source, source.close)
+
+    def preview(self) -> EventStream[Previewed]:
+        """Events before they are durable: number 0, then Confirmed or Withdrawn."""
+        source = self.world.preview()
+        return EventStream(self.guest, source, source.close)
+
+    async def check(self) -> list[tuple[str, str]]:
+        """Check every invariant over the whole world; (run id, invariant) for each broken one."""
+        return await self.guest.call(self.world.check)
 
 
 open_world = _opening(trio_world.open_world)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
-    from leviath.engine import listening
+    from leviath.engine.preview import Previewed
+    from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow, RunRow
 
 __all__ = ["EventStream", "Run", "World", "open_world"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E")
 
 _CLOSED: Final = "this world was closed before the call ended; open it again"
 
@@ -222,7 +224,7 @@ def _opening(
     return functools.wraps(function)(manager)
 
 
-class EventStream:
+class EventStream(Generic[E]):
     """Durable events in the order of their numbers; an iterator for one thread.
 
     Raises TimeoutError when none comes for ``timeout_s``; nothing is lost then, and the stream can
@@ -230,18 +232,23 @@ class EventStream:
     """
 
     def __init__(
-        self, thread: _Thread, source: listening.EventStream, timeout_s: float | None
+        self,
+        thread: _Thread,
+        source: AsyncIterator[E],
+        close: Callable[[], None],
+        timeout_s: float | None,
     ) -> None:
         self._thread = thread
         self._source = source
+        self._close = close
         self._timeout_s = timeout_s
-        self._taken: deque[WorldEvent | None] = deque()
+        self._taken: deque[E | None] = deque()
         """Taken from the source and not handed out yet; None is the end."""
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> WorldEvent:
+    def __next__(self) -> E:
         while not self._taken:
             self._thread.call(self._take, self._timeout_s)
         event = self._taken.popleft()
@@ -255,7 +262,7 @@ class EventStream:
 
     def close(self) -> None:
         """Stop listening; the stream ends after what it holds already."""
-        self._thread.look(self._source.close)
+        self._thread.look(self._close)
 
 
 class Run:
@@ -278,13 +285,13 @@ class Run:
     decide = _plain(RunHandle.decide)
     forget = _plain(RunHandle.forget)
 
-    def events(self, *, after: int = 0, timeout_s: float | None = None) -> EventStream:
+    def events(self, *, after: int = 0, timeout_s: float | None = None) -> EventStream[WorldEvent]:
         """The run's durable events numbered above ``after``, then new ones, until it has ended.
 
         Raises TimeoutError when none comes for ``timeout_s``; go on with ``after``.
         """
         source = self.thread.look(lambda: self.handle.events(after=after))
-        return EventStream(self.thread, source, timeout_s)
+        return EventStream(self.thread, source, source.close, timeout_s)
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
@@ -319,6 +326,16 @@ class World:
         return self.world.home
 
     @property
+    def report(self) -> OpenReport:
+        """What opening the home found and did: files written again, runs imported, and so on."""
+        return self.thread.look(lambda: self.world.report)
+
+    @property
+    def file_problems(self) -> dict[str, str]:
+        """By run id, why the files of a run are not up to date; writing them is tried again."""
+        return self.thread.look(lambda: self.world.file_problems)
+
+    @property
     def storage_stalled(self) -> str | None:
         """Why nothing becomes durable at present, such as a full disk; None while all is well."""
         return self.thread.look(lambda: self.world.storage_stalled)
@@ -335,12 +352,22 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.thread.look(lambda: self.world.listing(limit=limit, after=after))
 
-    def events(self, *, timeout_s: float | None = None) -> EventStream:
+    def events(self, *, timeout_s: float | None = None) -> EventStream[WorldEvent]:
         """Durable events of all runs from now on, numbered without a gap.
 
         Raises TimeoutError when none comes for ``timeout_s``.
         """
-        return EventStream(self.thread, self.thread.look(self.world.events), timeout_s)
+        source = self.thread.look(self.world.events)
+        return EventStream(self.thread, source, source.close, timeout_s)
+
+    def preview(self, *, timeout_s: float | None = None) -> EventStream[Previewed]:
+        """Events before they are durable: number 0, then Confirmed or Withdrawn."""
+        source = self.thread.look(self.world.preview)
+        return EventStream(self.thread, source, source.close, timeout_s)
+
+    def check(self) -> list[tuple[str, str]]:
+        """Check every invariant over the whole world; (run id, invariant) for each broken one."""
+        return self.thread.call(self.world.check)
 
 
 open_world = _opening(trio_world.open_world)

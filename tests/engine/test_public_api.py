@@ -68,3 +68,13 @@ def test_what_reads_files_needs_no_event_loop(name: str) -> None:
         check=True,
     )
     assert done.stdout.decode().strip() == "[]"
+
+
+@pytest.mark.parametrize("face", [leviath.aio, leviath.blocking])
+def test_every_face_has_what_trio_has(face: ModuleType) -> None:
+    """What is added to a world or a run is added for asyncio and for blocking code, too."""
+    for kind, other in ((leviath.OpenWorld, face.World), (leviath.RunHandle, face.Run)):
+        own = {name for name in dir(kind) if not name.startswith("_")}
+        assert own <= {*dir(other)}
+        for name in own:
+            assert getattr(other, name, "").__doc__
