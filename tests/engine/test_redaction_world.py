@@ -54,7 +54,7 @@ class Echo:
     name = "scripted"
 
     def __init__(self, *says: InferenceReply | BaseException) -> None:
-        self._says = list(says)
+        self.says = list(says)
         self.asked: list[InferenceRequest] = []
 
     async def infer(
@@ -62,7 +62,7 @@ class Echo:
     ) -> InferenceReply:
         await trio.lowlevel.checkpoint()
         self.asked.append(request)
-        said = self._says.pop(0) if self._says else InferenceReply(text=LEAK)
+        said = self.says.pop(0) if self.says else InferenceReply(text=LEAK)
         if isinstance(said, BaseException):
             raise said
         return said
@@ -167,7 +167,7 @@ def check_home(home: Path) -> None:
         for row in database.execute(f'select * from "{table}"'):
             cells = [c.encode(errors="replace") if isinstance(c, str) else c for c in row]
             if canaries(b"\0".join(cell for cell in cells if isinstance(cell, bytes))):
-                with_it.append(table)
+                with_it.append(str(table))
     database.close()
     assert with_it == ["secret"]
 
@@ -212,8 +212,9 @@ async def test_no_known_value_is_kept_or_said(
         await run.wait()
         said += [repr(event) async for event in run.events()]
         assert run.result() == LEAK_HIDDEN
-        for error in (provider_error(ErrorKind.BAD_REQUEST, LEAK), ValueError(LEAK)):
-            provider._says = [error]
+        errors = provider_error(ErrorKind.BAD_REQUEST, LEAK), ValueError(LEAK)
+        for error in errors:
+            provider.says[:] = [error]
             run = await world.spawn(agent, task="fail", workdir=work, regions={"told": "x"})
             said.append(repr(await heard(run.events(), CallFailed)))
             with suppress(RunConflict):
