@@ -187,6 +187,11 @@ def told(story: Story) -> Told:
                 interrupted[run.run_id] = len(lost)
                 assert len(ledger) - len(lost) == 5 + 2 * child.ROUNDS
                 assert sum(line.nano_usd or 0 for line in ledger) == row.cost_priced_nano
+                # A call that was lost has a row of its own: no attempt is missing.
+                attempts: dict[int, list[int]] = {}
+                for line in ledger:
+                    attempts.setdefault(line.effect, []).append(line.attempt)
+                assert all(row == list(range(1, len(row) + 1)) for row in attempts.values())
                 assert row.unpriced_calls == len(lost)
             return Told(rows, events, interrupted)
 
