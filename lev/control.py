@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from leviath.engine.world import RunHandle
+    from leviath.engine.run_handle import RunHandle
 
 OPERATOR = "operator"
 """Who asked, as the run's record names it."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
-    from leviath.engine.world import OpenWorld, RunHandle
+    from leviath.engine.run_handle import RunHandle
+    from leviath.engine.world import OpenWorld
 
 T = TypeVar("T")
 MOVING: Final = frozenset({"starting", "running"})

@@ -10,13 +10,11 @@ from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.driving import Watch, drive, is_moving, status_of
 from leviath.lev.homes import home_of
-from leviath.lev.progress import Teller, waiting_text
+from leviath.lev.progress import Teller, tell_report, waiting_text
 from leviath.lev.text import home_option, note, plural, show, table
-from leviath.persistence.listing import Listing
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from leviath.engine.world import OpenWorld
 
@@ -28,11 +26,11 @@ def host(arguments: argparse.Namespace) -> int:
     ``--forever``; 1 when it was interrupted before."""
     home = home_of(arguments.home)
     providers, tools = providers_of(arguments), tools_of(arguments)
-    expected = _unended(home)
 
     async def work() -> int:
         async with open_world(home, providers=providers, tools=tools) as world:
-            await _drive(world, arguments, expected)
+            tell_report(world.report)
+            await _drive(world, arguments)
         return 0
 
     code = drive(work)
@@ -43,16 +41,7 @@ def host(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _unended(home: Path) -> list[str]:
-    """The runs that a host of this home should find; read before it is opened."""
-    listing = Listing.open(home)
-    if listing is None:
-        return []
-    with listing:
-        return listing.live_ids()
-
-
-async def _drive(world: OpenWorld, arguments: argparse.Namespace, expected: list[str]) -> None:
+async def _drive(world: OpenWorld, arguments: argparse.Namespace) -> None:
     watch = Watch(world, Teller(quiet=arguments.quiet))
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.follow)
@@ -61,8 +50,6 @@ async def _drive(world: OpenWorld, arguments: argparse.Namespace, expected: list
         for _ in range(2):
             await trio.lowlevel.checkpoint()
         runs = world.runs()
-        hosted = {run.run_id for run in runs}
-        missing = [run_id for run_id in expected if run_id not in hosted]
         moving = sum(1 for run in runs if is_moving(run))
         note(f"hosting {world.home}: {plural(moving, 'run')} to drive")
         while any(is_moving(run) for run in runs):
@@ -73,11 +60,11 @@ async def _drive(world: OpenWorld, arguments: argparse.Namespace, expected: list
             note("nothing is left to drive; hosting on until interrupted")
             await trio.sleep_forever()
         nursery.cancel_scope.cancel()
-    show(_summary(world, missing, home_option(arguments.home)))
+    show(_summary(world, home_option(arguments.home)))
 
 
-def _summary(world: OpenWorld, missing: list[str], option: str) -> list[str]:
-    """What is left, and what each of it waits for. ``missing`` did not load: quarantined."""
+def _summary(world: OpenWorld, option: str) -> list[str]:
+    """What is left, and what each of it waits for."""
     rows: list[list[str]] = []
     setup = False
     for run in world.runs():
@@ -92,7 +79,7 @@ def _summary(world: OpenWorld, missing: list[str], option: str) -> list[str]:
             rows.append([run.run_id, f"paused by {status.actor}{_why(status.why)}"])
         else:
             rows.append([run.run_id, word])
-    rows += [[run_id, "quarantined: it could not be loaded"] for run_id in missing]
+    rows += [[run.run_id, f"quarantined: {run.reason}"] for run in world.report.quarantined]
     if not rows:
         return ["nothing is left to drive"]
     lines = [f"{plural(len(rows), 'run')} left, none of which goes on without somebody:"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,13 +60,13 @@ def import_runs(arguments: argparse.Namespace) -> int:
 
     async def work() -> int:
         async with open_world(home, drive=False) as world:
+            why: dict[str, str] = defaultdict(lambda: "it may come with the next host")
+            why.update((folder.folder, folder.reason) for folder in world.report.unreadable)
             for run_id in come:
                 try:
                     taken[run_id] = world.run(run_id).row().status
                 except RunNotFound:
-                    note(
-                        f"{run_id} was copied to {home / 'runs'}, but this home did not take it in"
-                    )
+                    note(f"{run_id} was copied to {home / 'runs'}, and not taken in: {why[run_id]}")
         return 0
 
     if come and asked_of(home, work) is None:

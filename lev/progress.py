@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from leviath.components import events
 from leviath.components.money import usd_text
-from leviath.lev.text import one_line, plural, show
+from leviath.lev.text import note, one_line, plural, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Waiting
+    from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow
 
 _BLOCKERS: Final = {
@@ -102,6 +103,25 @@ def _status_line(event: events.StatusChanged) -> str:
         word = "paused" if event.status == "paused" else "resumed"
         return f"{word} by {event.actor}{f': {event.why}' if event.why else ''}"
     return ""
+
+
+def tell_report(report: OpenReport) -> None:
+    """Say on stderr what opening a home found and did."""
+    if report.rewritten:
+        note(f"files of {plural(len(report.rewritten), 'run')} are written again")
+    for rebuilt in report.rebuilt:
+        lost = "; ".join(rebuilt.lost)
+        note(f"{rebuilt.run_id} came back from its files{f', without {lost}' if lost else ''}")
+    known = {rebuilt.run_id for rebuilt in report.rebuilt}
+    for run_id in report.imported:
+        if run_id not in known:
+            note(f"{run_id} was taken in from its folder")
+    for path in report.set_aside:
+        note(f"set aside: {path}")
+    for folder in report.unreadable:
+        note(f"unreadable, left alone: runs/{folder.folder}: {folder.reason}")
+    for run in report.quarantined:
+        note(f"quarantined: {run.run_id}: {run.reason}")
 
 
 def waiting_text(waiting: Waiting | None) -> str:

@@ -17,7 +17,7 @@ from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.driving import Watch, drive, status_of
 from leviath.lev.homes import home_of
-from leviath.lev.progress import Teller, waiting_text
+from leviath.lev.progress import Teller, tell_report, waiting_text
 from leviath.lev.text import home_option, many_lines, note, one_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from leviath.components.blueprint import Blueprint
     from leviath.components.status import Status
-    from leviath.engine.world import OpenWorld, RunHandle
+    from leviath.engine.run_handle import RunHandle
+    from leviath.engine.world import OpenWorld
 
 _FILE_SUFFIX: Final = re.compile(r"\.(md|markdown|txt|text|rst|json|toml|ya?ml)\Z", re.IGNORECASE)
 _PATH_START: Final = ("./", "../", "/", "~/")
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def work() -> int:
         async with open_world(launch.home, providers=providers, tools=tools) as world:
+            tell_report(world.report)
             return await _drive(world, launch)
 
     code = drive(work)

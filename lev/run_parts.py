@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from leviath.components.base import Component
 from leviath.components.errors import Damaged, RunNotFound
+from leviath.components.identity import Identity
 from leviath.persistence.database import open_database
 from leviath.persistence.journal import decode_changes
 from leviath.persistence.redo import Owners, apply_changes, decode_part
 from leviath.persistence.rows import LedgerRow, RunRow
+from leviath.persistence.run_row import run_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +68,9 @@ def read_run(home: Path, run_id: str) -> RunParts:
         if row is None:
             raise RunNotFound(f"no run of {home} is called {run_id!r}", run_id=run_id)
         parts, fault = _parts(reader, row.ordinal)
+        if not fault and Identity in parts:
+            # The index may be a second behind a busy run; this is as of its newest durable step.
+            row = run_row(parts, row.updated_ms)
         texts = _texts(reader, parts)
         children = sorted(reader.run_rows(parent_run_id=run_id), key=lambda child: child.ordinal)
         return RunParts(

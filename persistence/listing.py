@@ -152,11 +152,6 @@ class Listing:
         )
         return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED))]
 
-    def live_ids(self) -> list[str]:
-        """The ids of all runs that have not ended, oldest first."""
-        sql = f"select run_id from run where status in ({_marks(LIVE)}) order by ordinal"  # noqa: S608
-        return [str(row[0]) for row in self._all(sql, LIVE)]
-
     def run_ids(self) -> set[str]:
         """The ids of all runs, ended ones too."""
         return {str(row[0]) for row in self._all("select run_id from run")}

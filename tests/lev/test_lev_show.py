@@ -190,7 +190,7 @@ def test_a_run_that_cannot_be_decoded_is_shown_as_quarantined(place: Place) -> N
     assert "waiting_input" in answer.out
     hosted = place.lev("host", "--script", str(place.path / "replies.toml"))
     assert hosted.code == 0
-    assert f"{run_id}  quarantined: it could not be loaded" in hosted.out
+    assert f"{run_id}  quarantined: its Effects cannot be decoded" in hosted.out
     body = place.lev("show", run_id, "--json").document()
     assert body["status"] == "waiting_input"
     assert "Effects" in body["quarantined"]
