@@ -17,6 +17,19 @@ class Event(Struct, frozen=True, array_like=True, gc=False, tag_field="e"):
     wall_ms: int
 
 
+class HomeOpened(Event, tag="opened"):
+    """A host took the home; ``run_id`` is empty. What is not zero is in ``OpenWorld.report``."""
+
+    epoch: int
+    clean: bool
+    """The last host closed in order."""
+    rewritten: int = 0
+    imported: int = 0
+    set_aside: int = 0
+    unreadable: int = 0
+    quarantined: int = 0
+
+
 class Spawned(Event, tag="spawned"):
     agent_name: str
     stage: str
@@ -116,7 +129,8 @@ class Withdrawn(Struct, frozen=True, gc=False):
 
 
 WorldEvent: TypeAlias = (
-    Spawned
+    HomeOpened
+    | Spawned
     | StatusChanged
     | StageEntered
     | TurnFinished

@@ -34,6 +34,9 @@ class HostOpened(_Input, tag="opened"):
     """The last host closed in order."""
     drive: bool = True
     """False for a host that only carries out requests: nothing is sent, no run moves on."""
+    found: tuple[int, ...] = ()
+    """How many runs were rewritten and imported, files set aside, folders unreadable and runs
+    quarantined while the home was opened."""
 
 
 class HostClosing(_Input, tag="closing"):

@@ -24,8 +24,9 @@ import trio
 
 from leviath.components.errors import StorageError
 from leviath.engine import world as trio_world
+from leviath.engine.run_handle import RunHandle
 from leviath.engine.tools import FunctionTool, Tool, as_tool
-from leviath.engine.world import OpenWorld, RunHandle
+from leviath.engine.world import OpenWorld
 
 if TYPE_CHECKING:
     from pathlib import Path

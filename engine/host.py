@@ -517,6 +517,16 @@ class Host:
     def _is_dirty(self, n: int) -> bool:
         return any((n, kind.__name__) in self.dirty.parts for kind in RUN_PARTS)
 
+    def rewrite(self, runs: Iterable[int], reader: Reader | None) -> None:
+        """Have the files of these runs written again; ended ones are read for it, not hosted."""
+        for n in runs:
+            if n in self.world and self.mirror is not None:
+                self.mirror.want(n, 0)
+            elif reader is not None:
+                parts = [decode_part(row.part, row.body or b"") for row in reader.owner_state(n)]
+                if parts:
+                    self._unit.runs[n] = {type(part): part for part in parts}
+
     def page_in(self, n: int, reader: Reader | None) -> None:
         """Bring an ended run back into memory, as its state was saved. Changes nothing."""
         if n in self.world or reader is None:

@@ -34,18 +34,9 @@ class FileMirror(Protocol):
         """Wait until everything is written."""
         ...
 
-
-class NoFiles:
-    """Only the listing's rows are kept up to date, no file is written."""
-
-    def prepare(self, unit: Unit) -> None:
-        pass
-
-    def write(self, files: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def problems(self) -> dict[str, str]:
+        """By run id, why the files of a run are not up to date."""
+        ...
 
 
 class Mirror:
@@ -60,6 +51,7 @@ class Mirror:
         self.prepare = files.prepare
         self.write = files.write
         self.close = files.close
+        self.problems = files.problems
 
     def note(self, result: StepResult, now_ms: int) -> None:
         """Take in which runs' files are out of date."""
@@ -69,6 +61,10 @@ class Mirror:
         for n in result.gone:
             self._due.pop(n, None)
             self._last.pop(n, None)
+
+    def want(self, n: int, at_ms: int) -> None:
+        """Project a run at that world time, or earlier when that is due."""
+        self._set(n, at_ms)
 
     def _set(self, n: int, at: int) -> None:
         known = self._due.get(n)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import contextlib
+import gc
+import logging
 import os
 import secrets
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import trio
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from leviath.components.errors import ConfigError, StorageError
+from leviath.components.errors import ConfigError, Damaged, StorageError
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
@@ -22,6 +23,7 @@ from leviath.engine.clock import perf_ns
 from leviath.engine.commits import Chain
 from leviath.engine.limits import LOAD_SLICE_MS, SECRETS_LEARNED_MAX, SETTLE_RUNS_MAX
 from leviath.engine.loading import Loaded, load_world
+from leviath.engine.reconcile import Findings, reconcile, set_aside_database
 from leviath.engine.step import Stepper
 from leviath.engine.texts import Texts
 from leviath.persistence.database import Database, open_database
@@ -42,7 +44,9 @@ Durability = Literal["full", "process", "memory"]
 nothing is written."""
 
 
+S = TypeVar("S")
 _DEATHS_MAX = 2
+_log = logging.getLogger("leviath.engine")
 
 
 class Opened(Struct):
@@ -63,7 +67,8 @@ class Opened(Struct):
     clean: bool = True
     """The last host closed in order."""
     chain: Chain | None = None
-    first_inputs: list[Input] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    """What the run folders say; empty for a world in memory."""
 
     def know(self, redactor: Redactor) -> None:
         """Hide the redactor's values from now on, and the secrets of callbacks kept here."""
@@ -107,10 +112,38 @@ async def open_home(
     make_home(home)
     lock = HomeLock.acquire(home)
     try:
-        return await _open_held(home, lock, durability, clock, seed, vfs)
+        moved: tuple[str, ...] = ()
+        try:
+            opened = await _open_held(home, lock, durability, clock, seed, vfs)
+        except Damaged as error:
+            _log.error("%s; the store is moved aside and rebuilt from the run files", error)
+            moved = set_aside_database(home)
+            opened = await _open_held(home, lock, durability, clock, seed, vfs)
     except BaseException:
         lock.release()
         raise
+    try:
+        opened.findings = await _found(opened)
+    except BaseException:
+        opened.release()
+        raise
+    opened.findings.set_aside.extend(moved)
+    return opened
+
+
+async def _found(opened: Opened) -> Findings:
+    """Hold the run folders against the store."""
+    assert opened.home is not None
+    assert opened.database is not None
+    loaded = opened.loaded
+    found = reconcile(
+        opened.home,
+        opened.database,
+        world_ms=loaded.world_ms,
+        quarantined=loaded.quarantined,
+        rebuilding=opened.is_new,
+    )
+    return await sliced(found, Findings())
 
 
 def _new_world() -> tuple[World, Caches, Stepper]:
@@ -153,7 +186,8 @@ async def _open_held(
         mark = database.set_loading if wary else None
         with collector_paused():
             loaded = await sliced(
-                load_world(world, caches, database, texts.body, suspects=suspects, mark=mark)
+                load_world(world, caches, database, texts.body, suspects=suspects, mark=mark),
+                Loaded(),
             )
         row = database.world()
         assert row is not None
@@ -216,32 +250,45 @@ def _blame(database: Database) -> tuple[frozenset[int], bool]:
     return suspects, bool(openings) and not openings[-1].loaded
 
 
-async def sliced(work: Iterator[Loaded]) -> Loaded:
-    """Run a generator to its end, yielding to the loop whenever a slice of time is used up."""
-    loaded = Loaded()
+async def sliced(work: Iterator[S], value: S) -> S:
+    """Run a generator to its end, yielding to the loop whenever a slice of time is used up.
+
+    Returns its last value, or ``value`` when there is none.
+    """
     limit_ns = LOAD_SLICE_MS * 1_000_000
     began = perf_ns()
-    for loaded in work:
+    last = value
+    for last in work:  # noqa: B007 - the last one is returned
         if perf_ns() - began > limit_ns:
             await trio.lowlevel.checkpoint()
             began = perf_ns()
-    return loaded
+    return last
 
 
 def opening_inputs(
     opened: Opened, configured: Configured, wall_ms: int, *, drive: bool
 ) -> list[Input]:
-    """What the first steps of the epoch take: the host, what it offers, and the runs to settle."""
-    loaded = opened.loaded
+    """What the first step of the epoch takes: the host, what was found, and what it offers."""
+    loaded, findings = opened.loaded, opened.findings
     away = max(0, wall_ms - loaded.wall_ms) if loaded.wall_ms else 0
-    inputs: list[Input] = [HostOpened(opened.epoch, RULES, away, opened.clean, drive)]
-    if not drive:
-        return inputs
-    inputs.append(configured)
-    runs = loaded.in_flight
-    for at in range(0, len(runs), SETTLE_RUNS_MAX):
-        inputs.append(Settle(tuple(runs[at : at + SETTLE_RUNS_MAX])))
-    return inputs
+    found = (
+        len(findings.rewritten_ids),
+        len(findings.imports),
+        len(findings.set_aside),
+        len(findings.unreadable),
+        len(findings.quarantined),
+    )
+    opening = HostOpened(opened.epoch, RULES, away, opened.clean, drive, found)
+    return [opening, configured] if drive else [opening]
+
+
+def settle_inputs(opened: Opened) -> list[Input]:
+    """The runs that the last host drove, in slices."""
+    runs = opened.loaded.in_flight
+    return [
+        Settle(tuple(runs[at : at + SETTLE_RUNS_MAX]))
+        for at in range(0, len(runs), SETTLE_RUNS_MAX)
+    ]
 
 
 def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Policy:

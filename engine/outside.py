@@ -195,7 +195,7 @@ class InferJob:
             error = LookupError(f"no provider called {command.provider!r} is open here")
             self._failed(ErrorKind.PROVIDER_MISSING, error, charged=False)
             return
-        if not os.path.isdir(command.workdir):  # noqa: PTH112 - on the path of every turn
+        if not os.path.isdir(command.workdir):
             gone = FileNotFoundError(f"the working directory {command.workdir} is gone")
             self._failed(ErrorKind.WORKSPACE_LOST, gone, charged=False)
             return
@@ -289,7 +289,7 @@ class ToolJob:
         """Answer a call that cannot be made here; True when it was. Else it is ready to be made."""
         if self.tool is None:
             self._post(f"[error] tool {self.command.tool} is not open in this host", is_error=True)
-        elif not os.path.isdir(self.command.workdir):  # noqa: PTH112 - on the path of every call
+        elif not os.path.isdir(self.command.workdir):
             text = f"[error] the working directory {self.command.workdir} is gone"
             self._post(text, is_error=True, workspace_lost=True)
         else:
@@ -408,7 +408,7 @@ class GatherJob:
             self.abandoned()
             raise
         except OSError as error:
-            lost = not os.path.isdir(command.workdir)  # noqa: PTH112
+            lost = not os.path.isdir(command.workdir)
             reason = error.strerror or type(error).__name__
             what = self.outside.texts.clean(f"{error.filename}: {reason}")
             self._post((), what, lost)

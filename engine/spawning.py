@@ -127,9 +127,9 @@ def _stamp(agent: str | os.PathLike[str]) -> tuple[str, int, int, int] | None:
     """Names the manifest's present content; None when it cannot be looked at."""
     try:
         path = os.path.realpath(agent)
-        if os.path.isdir(path):  # noqa: PTH112 - one call on the path of every spawn
-            path = os.path.join(path, MANIFEST_NAME)  # noqa: PTH118
-        stat = os.stat(path)  # noqa: PTH116
+        if os.path.isdir(path):
+            path = os.path.join(path, MANIFEST_NAME)
+        stat = os.stat(path)
     except (OSError, ValueError):
         return None
     return path, stat.st_ino, stat.st_size, stat.st_mtime_ns

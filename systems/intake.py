@@ -47,7 +47,7 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
     """Apply one input."""
     match item:
         case HostOpened():
-            opening.take_opened(world, item)
+            opening.take_opened(world, tick, item)
         case Configured():
             opening.take_configured(world, tick, caches, item)
         case Settle():

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from leviath.components.effects import Effect, Effects, Turn
 from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import WorldError
+from leviath.components.events import HomeOpened
 from leviath.components.marker import Marker
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
@@ -27,11 +28,17 @@ if TYPE_CHECKING:
     from leviath.systems.world import World
 
 
-def take_opened(world: World, opened: HostOpened) -> None:
+def take_opened(world: World, tick: Tick, opened: HostOpened) -> None:
     """A new epoch: outcomes of older ones are no longer applied."""
     counters = world.get(WORLD_OWNER, Counters)
     world.put(
-        WORLD_OWNER, replace(counters, epoch=opened.epoch, rules=opened.rules, driven=opened.drive)
+        WORLD_OWNER,
+        replace(counters, epoch=opened.epoch, rules=opened.rules, driven=opened.drive),
+    )
+    tick.events.append(
+        HomeOpened(
+            tick.next_event, "", tick.now.wall_ms, opened.epoch, opened.clean, *opened.found[:5]
+        )
     )
 
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
     from leviath.engine.clock import ManualClock as ManualClock
     from leviath.engine.pricing import PriceTable as PriceTable
+    from leviath.engine.run_handle import RunHandle as RunHandle
     from leviath.engine.tools import MayHaveHappened as MayHaveHappened
     from leviath.engine.tools import Tool as Tool
     from leviath.engine.tools import ToolCall as ToolCall
     from leviath.engine.tools import ToolResult as ToolResult
     from leviath.engine.tools import tool as tool
     from leviath.engine.world import OpenWorld as OpenWorld
-    from leviath.engine.world import RunHandle as RunHandle
     from leviath.engine.world import open_world as open_world
     from leviath.persistence.rows import LedgerRow as LedgerRow
     from leviath.persistence.rows import RunRow as RunRow
@@ -121,7 +121,8 @@ _HOMES = {
     "engine.clock": "ManualClock",
     "engine.pricing": "PriceTable",
     "engine.tools": "MayHaveHappened Tool ToolCall ToolResult tool",
-    "engine.world": "OpenWorld RunHandle open_world",
+    "engine.run_handle": "RunHandle",
+    "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",
     "persistence.run_meta": "RunMeta",
     "providers.scripted": "Scripted tool_call",

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leviath.engine.opening import Durability
-    from leviath.engine.world import OpenWorld, RunHandle
+    from leviath.engine.run_handle import RunHandle
+    from leviath.engine.world import OpenWorld
 
 KILLS = int(os.environ.get("LEVIATH_KILLS", "200"))
 KILLS_PER_STORY = 20

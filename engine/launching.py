@@ -1,0 +1,168 @@
+"""Putting a host together around an opened home, and taking it apart in order."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from leviath.components.blueprint import decode_blueprint
+from leviath.components.errors import (
+    StorageError,
+)
+from leviath.components.inputs import (
+    Configured,
+)
+from leviath.components.parts import PARTS, WORLD_OWNER
+from leviath.components.world_facts import Counters
+from leviath.engine.files_mirror import FilesMirror
+from leviath.engine.host import Host
+from leviath.engine.limits import EVENT_QUEUE_MAX
+from leviath.engine.mirroring import Mirror
+from leviath.engine.offering import Offering
+from leviath.engine.opening import (
+    Opened,
+    opening_inputs,
+)
+from leviath.engine.outside import Outside
+from leviath.engine.run_folders import Unreadable
+from leviath.engine.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leviath.engine.clock import Clock
+    from leviath.engine.run_folders import ImportedRun
+    from leviath.systems.run import Ack
+
+
+async def drive_host(host: Host, block: trio.CancelScope) -> None:
+    """Run the host until it ends by itself; when it fails, the block ends too.
+
+    Shielded: a cancelled block closes the host in order, and what is in flight is no outcome.
+    """
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            await host.run(nursery)
+            nursery.cancel_scope.cancel()
+    if host.fatal is not None:
+        block.cancel()
+
+
+def make_host(
+    opened: Opened,
+    offering: Offering,
+    clock: Clock,
+    configured: Configured,
+    on_text: Callable[[str, str], None] | None,
+    runs: str,
+    *,
+    drive: bool,
+    checks: bool,
+    grace_ms: int,
+) -> Host:
+    def spill_dir(run_id: str) -> str:
+        return f"{runs}/{run_id}/spill"
+
+    outside = Outside(
+        offering,
+        opened.texts,
+        opened.world.blueprints,
+        lambda item: None,
+        spill_dir,
+        on_text,
+    )
+    for body in offering.bodies:
+        opened.texts.keep(body)
+    writer = None if opened.database is None else Writer(trio.lowlevel.current_trio_token())
+    mirror, files = _mirror(opened)
+    host = Host(
+        opened.stepper,
+        outside,
+        opened.texts,
+        clock,
+        world_ms=opened.loaded.world_ms,
+        chain=opened.chain,
+        writer=writer,
+        mirror=mirror,
+        drive=drive,
+        checks=checks,
+        grace_ms=grace_ms,
+    )
+    if opened.database is None:
+        host.feed.keep(EVENT_QUEUE_MAX)
+    host.durable_step = opened.world.get(WORLD_OWNER, Counters).step
+    # What the load took from the journal is in no cut yet, and the next cut has to hold it.
+    for owner, part in opened.loaded.redone:
+        host.dirty.parts[owner, part] = opened.world.find(owner, PARTS[part])
+    for item in opening_inputs(opened, configured, clock.wall_ms(), drive=drive):
+        host.post(item)
+    if mirror is not None and files is not None:
+        files.doubt(opened.findings.rewritten)
+        host.rewrite(opened.findings.rewritten, opened.reader)
+    return host
+
+
+def _mirror(opened: Opened) -> tuple[Mirror | None, FilesMirror | None]:
+    if opened.database is None or opened.home is None:
+        return None, None
+    redactor = opened.texts.redactor
+    files = FilesMirror(opened.home / "runs", opened.database, redact=redactor.redact)
+    return Mirror(files), files
+
+
+async def take_folders(opened: Opened, host: Host) -> None:
+    """Bring in the runs that only their folders know, and wait until they are durable.
+
+    A home that had no world of its own drives what it finds; in another, somebody has to ask.
+    """
+    findings = opened.findings
+    refused: dict[str, Ack] = {}
+    answered = trio.Event()
+    waiting = len(findings.imports)
+
+    def answer(run: ImportedRun, ack: Ack) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if ack.code:
+            refused[run.run_id] = ack
+        if not waiting:
+            answered.set()
+
+    for run in findings.imports:
+        _take_in(run, opened, host.outside)
+        host.ask(partial(run.as_input, hold=not opened.is_new), partial(answer, run))
+    if findings.imports:
+        await answered.wait()
+    for run_id, ack in refused.items():
+        findings.unreadable.append(Unreadable(run_id, ack.message))
+    findings.imports = [run for run in findings.imports if run.run_id not in refused]
+
+
+def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> None:
+    """Keep what the Import input of a run from a folder refers to."""
+    for digest, body in run.bodies:
+        opened.texts.keep(body)
+        if digest == run.blueprint:
+            opened.world.blueprints.setdefault(digest, decode_blueprint(body))
+    for ref, secret in run.secrets:
+        outside.keep_secret(ref, secret.reveal())
+
+
+async def close_host(opened: Opened, host: Host) -> None:
+    """Close in order: grace, the last steps, the last cut, a clean mark."""
+    try:
+        await host.drain()
+        host.close()
+        await host.ended.wait()
+        await host.check_all()
+        if opened.database is not None and host.fatal is None:
+            await host.final_cut(opened.database)
+    except StorageError as error:
+        host.fatal = error
+    finally:
+        if host.writer is not None:
+            host.writer.close()
+        if host.mirror is not None:
+            host.mirror.close()

@@ -1,0 +1,198 @@
+"""What a host developer holds of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from leviath.components.errors import (
+    ConfigError,
+    LevError,
+    RunConflict,
+    RunNotFound,
+    SpawnError,
+    StorageError,
+    WorldError,
+)
+from leviath.components.inputs import (
+    Cancel,
+    Decide,
+    Input,
+    Pause,
+    Post,
+    Release,
+    Resume,
+)
+from leviath.components.output import Output
+from leviath.components.status import Status
+from leviath.engine.host import Host
+from leviath.engine.limits import MESSAGE_BYTES_MAX
+from leviath.engine.listening import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leviath.persistence.reader import Reader
+    from leviath.persistence.rows import LedgerRow, RunRow
+    from leviath.systems.run import Ack
+
+_ERRORS: dict[str, type[LevError]] = {
+    "run_not_found": RunNotFound,
+    "run_conflict": RunConflict,
+    "spawn": SpawnError,
+    "closed": StorageError,
+    "world": WorldError,
+}
+
+
+async def ask(host: Host, make: Callable[[int], Input]) -> Ack:
+    """Put a request before the world and wait until its answer is durable.
+
+    Raises the error that the answer stands for. Cancelled: the request may be carried out.
+    """
+    event = trio.Event()
+    box: list[Ack] = []
+
+    def answer(ack: Ack) -> None:
+        box.append(ack)
+        event.set()
+
+    host.ask(make, answer)
+    await event.wait()
+    _raise(box[0])
+    return box[0]
+
+
+def _raise(ack: Ack) -> None:
+    if ack.code:
+        raise _ERRORS.get(ack.code, RunConflict)(ack.message, run_id=ack.run_id)
+
+
+class RunHandle:
+    """One run of an open world."""
+
+    def __init__(
+        self,
+        host: Host,
+        reader: Reader | None,
+        ordinal: int,
+        run_id: str,
+        *,
+        since_step: int = 0,
+    ) -> None:
+        self._host = host
+        self._reader = reader
+        self._label = self._host.texts.label
+        self._since_step = since_step
+        """A step before the run's first one: where its events are looked for."""
+        self.ordinal = ordinal
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id}>"
+
+    def events(self, *, after: int = 0) -> EventStream:
+        """The run's durable events with a number above ``after``, then new ones, until it has
+        ended.
+
+        An async iterator. Cancelled: nothing is lost; go on with ``after`` set to the last number
+        seen.
+        """
+        return EventStream(
+            self._host,
+            self._reader,
+            run=self.ordinal,
+            run_id=self.run_id,
+            after=after,
+            since_step=self._since_step,
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        status = self._host.world.find(self.ordinal, Status)
+        return status is None or status.status.is_ended
+
+    async def wait(self, timeout_s: float | None = None) -> RunRow:
+        """Wait until the run has ended and that is durable; returns its listing row.
+
+        Raises trio.TooSlowError after ``timeout_s``, StorageError when the world closes before.
+        Cancelled: nothing was done to the run.
+        """
+        if timeout_s is not None:
+            with trio.fail_after(timeout_s):
+                return await self.wait()
+        host = self._host
+        while True:
+            if self._is_over:
+                # Other runs go on: what counts is that the steps up to now are durable.
+                if await host.until_durable(host.step) and self._is_over:
+                    return self.row()
+            else:
+                await host.feed.changed(self.ordinal)
+            if host.feed.closed and not (self._is_over and host.durable_step >= host.step):
+                raise StorageError("the world was closed before the run ended; open it again")
+
+    def row(self) -> RunRow:
+        """The run's listing row as of now."""
+        return self._host.row_of(self.ordinal, self._reader)
+
+    @property
+    def status(self) -> Status:
+        """The run's status. Raises RunNotFound when it ended and left memory: see ``row``."""
+        status = self._host.world.find(self.ordinal, Status)
+        if status is None:
+            raise RunNotFound(f"{self.run_id} has ended and is not hosted", run_id=self.run_id)
+        return status
+
+    def result(self) -> str | None:
+        """The final output as text; None when the run has submitted none that is durable."""
+        if self._host.is_pending(self.ordinal, Output):
+            return None
+        output = self._host.part_of(self.ordinal, Output, self._reader)
+        return None if output is None else self._host.texts.resolve(output.content)
+
+    def ledger(self) -> list[LedgerRow]:
+        """One row for each attempt at a provider call. Empty for a world in memory."""
+        reader = self._reader
+        return [] if reader is None else reader.ledger(self.ordinal)
+
+    async def pause(self, *, why: str = "", actor: str = "host") -> None:
+        """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has
+        ended."""
+        who, reason = self._label(actor), self._label(why)
+        await self._ask(lambda ticket: Pause(self.ordinal, ticket, who, reason))
+
+    async def resume(self, *, actor: str = "host") -> None:
+        """Let a paused run go on, or start one again that ended in error or was cancelled."""
+        self._host.page_in(self.ordinal, self._reader)
+        await self._ask(lambda ticket: Resume(self.ordinal, ticket, self._label(actor)))
+
+    async def cancel(self, *, why: str = "", actor: str = "host") -> None:
+        """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
+        self._host.page_in(self.ordinal, self._reader)
+        who, reason = self._label(actor), self._label(why)
+        await self._ask(lambda ticket: Cancel(self.ordinal, ticket, who, reason))
+
+    async def message(self, text: str, *, region: str = "", sender: str = "") -> None:
+        """Give the run a message; it is delivered once, before its next request."""
+        if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES_MAX:
+            raise ConfigError(f"a message may have {MESSAGE_BYTES_MAX:,} bytes; put more in a file")
+        body = self._host.texts.intern(text)
+        who, where = self._label(sender), self._label(region)
+        await self._ask(lambda ticket: Post(self.ordinal, body, ticket, who, where))
+
+    async def decide(self, call_id: str, verdict: str, *, actor: str = "host") -> None:
+        """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have
+        happened, ``allow`` or ``deny`` for one that asks."""
+        call, word, who = self._label(call_id), self._label(verdict), self._label(actor)
+        await self._ask(lambda ticket: Decide(self.ordinal, call, word, ticket, who))
+
+    async def forget(self) -> None:
+        """Drop an ended run from the home (retention). Raises RunConflict while it has not
+        ended."""
+        self._host.page_in(self.ordinal, self._reader)
+        await self._ask(lambda ticket: Release(self.ordinal, ticket))
+
+    async def _ask(self, make: Callable[[int], Input]) -> Ack:
+        return await ask(self._host, make)
