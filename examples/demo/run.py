@@ -180,10 +180,15 @@ async def decide(run: leviath.RunHandle, event: events.CallUnknown, work: Path) 
 # --- both ---------------------------------------------------------------------------------------
 
 
-def show_records(folder: Path, row: leviath.RunRow) -> None:
-    """What is on disk about a run, as any program may read it."""
-    say(f"status {row.status}, tool calls: {row.tool_calls}, prompt tokens: {row.prompt_tokens}")
-    say(f"cost {row.cost_priced_nano / 1e9:.6f} dollars, exact: {row.cost_exact}")
+def show_records(folder: Path, name: str) -> None:
+    """What is on disk about a run, as any program may read it: no world is open here."""
+    records = folder / "home" / "runs" / name
+    meta = leviath.RunMeta.load(records / "meta.json")
+    say(f"meta.json: {meta.status}, stage {meta.current_stage}, tool calls: {meta.tool_calls}")
+    tokens = meta.prompt_tokens + meta.completion_tokens + meta.cached_tokens
+    say(f"           {tokens} tokens, {meta.cost_usd:.6f} dollars, exact: {meta.cost_is_exact}")
+    say(f"final_output: {(records / 'final_output').read_text()}")
+    say(f"also there: {', '.join(sorted(file.name for file in records.glob('st*')))}")
 
 
 def compare(folder: Path, first: leviath.RunRow, second: leviath.RunRow) -> None:
@@ -207,7 +212,7 @@ def demo(folder: Path) -> None:
     work = workdir(folder, "work-1")
     first = trio.run(first_half, folder, work)
     print("\n2. What is on disk about it")
-    show_records(folder, first)
+    show_records(folder, "first")
     print("\n3. The same again, and its host is killed in the middle of a turn")
     work = workdir(folder, "work-2")
     kill_in_the_middle(folder, work)
@@ -215,6 +220,7 @@ def demo(folder: Path) -> None:
     second = trio.run(restart, folder, work)
     print("\n5. What a killed host has cost")
     compare(folder, first, second)
+    show_records(folder, "second")
 
 
 def main() -> None:
@@ -230,8 +236,8 @@ def main() -> None:
         options.keep.mkdir(parents=True)
         demo(options.keep.resolve())
     else:
-        with tempfile.TemporaryDirectory(prefix="leviath-demo-") as folder:
-            demo(Path(folder).resolve())
+        with tempfile.TemporaryDirectory(prefix="leviath-demo-") as place:
+            demo(Path(place).resolve())
 
 
 if __name__ == "__main__":
