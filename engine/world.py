@@ -211,9 +211,12 @@ class OpenWorld:
             return []
         return self._opened.reader.run_rows(limit=limit, after=after)
 
-    def events(self) -> EventStream:
-        """Durable events of all runs from now on, numbered without a gap; an async iterator."""
-        return EventStream(self._host, self._opened.reader)
+    def events(self, *, after: int | None = None) -> EventStream:
+        """Durable events of all runs and of the world, numbered without a gap; an async iterator.
+
+        From now on, or from behind event number ``after``: 0 for everything there ever was.
+        """
+        return EventStream(self._host, self._opened.reader, after=after)
 
     def preview(self) -> Preview:
         """Events as steps make them, before they are durable: number 0, then Confirmed or

@@ -20,6 +20,8 @@ from kill import child
 
 from leviath.components.effects import Turn
 from leviath.components.events import Ended, TurnFinished, WorldEvent
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.world_facts import Counters
 from leviath.engine.world import open_world
 from leviath.persistence.database import open_database
 
@@ -181,8 +183,6 @@ def told(story: Story) -> Told:
                     )
                 )
                 assert listed == row or listed.updated_ms != row.updated_ms
-                async for event in run.events():
-                    events[event.number] = event
                 ledger = run.ledger()
                 lost = [line for line in ledger if line.certainty == "interrupted"]
                 interrupted[run.run_id] = len(lost)
@@ -194,6 +194,11 @@ def told(story: Story) -> Told:
                     attempts.setdefault(line.effect, []).append(line.attempt)
                 assert all(row == list(range(1, len(row) + 1)) for row in attempts.values())
                 assert row.unpriced_calls == len(lost)
+            newest = world._host.world.get(WORLD_OWNER, Counters).event
+            async for event in world.events(after=0):
+                events[event.number] = event
+                if event.number == newest:
+                    break
             return Told(rows, events, interrupted)
 
     return trio.run(main)
