@@ -374,9 +374,9 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.world.listing(limit=limit, after=after)
 
-    def events(self) -> EventStream[WorldEvent]:
-        """Durable events of all runs from now on, numbered without a gap."""
-        source = self.world.events()
+    def events(self, *, after: int | None = None) -> EventStream[WorldEvent]:
+        """Durable events of all runs, numbered without a gap: from now on, or behind ``after``."""
+        source = self.world.events(after=after)
         return EventStream(self.guest, source, source.close)
 
     def preview(self) -> EventStream[Previewed]:

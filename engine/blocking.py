@@ -353,12 +353,14 @@ class World:
         """A page of the index of all runs of this home, newest first."""
         return self.thread.look(lambda: self.world.listing(limit=limit, after=after))
 
-    def events(self, *, timeout_s: float | None = None) -> EventStream[WorldEvent]:
-        """Durable events of all runs from now on, numbered without a gap.
+    def events(
+        self, *, after: int | None = None, timeout_s: float | None = None
+    ) -> EventStream[WorldEvent]:
+        """Durable events of all runs, numbered without a gap: from now on, or behind ``after``.
 
         Raises TimeoutError when none comes for ``timeout_s``.
         """
-        source = self.thread.look(self.world.events)
+        source = self.thread.look(lambda: self.world.events(after=after))
         return EventStream(self.thread, source, source.close, timeout_s)
 
     def preview(self, *, timeout_s: float | None = None) -> EventStream[Previewed]:

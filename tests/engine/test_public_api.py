@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import pickle
 import subprocess
 import sys
@@ -78,3 +79,6 @@ def test_every_face_has_what_trio_has(face: ModuleType) -> None:
         assert own <= {*dir(other)}
         for name in own:
             assert getattr(other, name, "").__doc__
+            if callable(getattr(kind, name)):
+                wanted = inspect.signature(getattr(kind, name)).parameters
+                assert {*wanted} <= {*inspect.signature(getattr(other, name)).parameters}, name
