@@ -47,6 +47,8 @@ class Launch(Component):
     """No stage offers a tracked write tool (decided at spawn; shell does not count)."""
     read_paths_declared: int | None = None
     read_paths_granted: int = 0
+    task_head: str = ""
+    """Beginning of a task that is kept by digest, for listings; "" for a short one."""
 
 
 class Tree(Component):

@@ -42,6 +42,9 @@ class HostOpened(_Input, tag="opened"):
 class HostClosing(_Input, tag="closing"):
     """The host lets go in order. Changes no status."""
 
+    sends_no_more: bool = False
+    """Nothing is sent from now on: what the runs want next is left to the next host."""
+
 
 class Configured(_Input, tag="configured"):
     """What the host offers and how it decides. None leaves a part as it is."""

@@ -7,14 +7,14 @@ The source is architecture section 5. Everything that changes a status or a mark
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from leviath.components.run_status import RunStatus
 
 
-class Marker(str, Enum):
+class Marker(StrEnum):
     """What happens next to a run. A run that has not ended has exactly one."""
 
     preparing = "preparing"

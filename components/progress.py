@@ -37,6 +37,8 @@ class Cost(Component):
     """Calls priced from rates rather than by the provider's own figure."""
     upper_nano: int = 0
     """Upper bound of what interrupted calls may have cost; shown beside, never added."""
+    bounded: int = 0
+    """Interrupted calls that ``upper_nano`` bounds; for the others no bound is known."""
 
     @property
     def is_exact(self) -> bool:

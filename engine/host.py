@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from leviath.engine.step import Stepper, StepResult
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
-    from leviath.persistence.database import Database
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import RunRow
 
@@ -101,6 +100,9 @@ class Host:
         self.mirror = mirror
         self.drive = drive
         """False: commands stay here, and the next host sends what is still open."""
+        self.may_cut = True
+        """False while a run is quarantined: its later changes are in the journal alone, and a cut
+        would make its older state the valid one."""
         self.checks = checks
         """Check the invariants of the runs that each step changed."""
         self._grace_ms = grace_ms
@@ -455,7 +457,7 @@ class Host:
     # --- cuts -----------------------------------------------------------------------------------
 
     def _cut_is_due(self, now_ms: int) -> bool:
-        if not self.dirty.parts:
+        if not self.dirty.parts or not self.may_cut:
             return False
         return self.dirty.is_due or now_ms - self._last_cut_ms >= CUT_INTERVAL_MS
 
@@ -627,12 +629,19 @@ class Host:
     # --- closing --------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Let outcomes in flight land within the grace period. Cancelled: the rest is aborted."""
+        """Send nothing more, and let outcomes in flight land within the grace period."""
+        self.inbox.appendleft(HostClosing(sends_no_more=True))
+        self.wake()
         with trio.move_on_after(self._grace_ms / 1_000):
             while (
                 not self.ended.is_set()
                 and self._lane is not None
-                and (self._lane.busy or self._lane.waiting or self._sync_jobs)
+                and (
+                    self._lane.busy
+                    or self._lane.waiting
+                    or self._sync_jobs
+                    or not (self.is_settled or self.stalled)
+                )
             ):
                 await self._quiet()
 
@@ -652,13 +661,15 @@ class Host:
             self._lane.cancel_all()
         if self._threads is not None:
             self._threads.close()
-        self.post(HostClosing())
         self._closing = True
         if self.stalled is not None:
             self._fail(self.stalled)
+        else:
+            self._hand_over()
+            self.wake()
 
-    async def final_cut(self, database: Database) -> None:
-        """Write everything that changed since the last cut, and that this host closed in order.
+    async def final_cut(self) -> None:
+        """Write everything that changed since the last cut.
 
         A full disk keeps nothing from being loaded: the journal has it all. Raises StorageError.
         """
@@ -666,11 +677,10 @@ class Host:
         assert self.writer is not None
         chain, step = self.chain, self.durable_step
         try:
-            if self.dirty.parts:
+            if self.dirty.parts and self.may_cut:
                 for rows in slices(self.dirty.take()):
                     await self.writer.call(partial(chain.write_slice, step, rows))
                 await self.writer.call(partial(chain.finish, step))
-            await self.writer.call(database.mark_clean)
         except DiskFull as error:
             _log.warning("the last cut was not written: %s", error)
 

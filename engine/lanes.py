@@ -124,7 +124,7 @@ class Lane:
             self.busy += 1
             try:
                 await job.perform()
-            except Exception:
+            except Exception:  # noqa: BLE001 - a lane outlives whatever a job does
                 # Our own defect: it must cost its run one call, not everyone the host.
                 _log.exception("a job failed")
                 job.abandoned()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from leviath.components.blueprint import decode_blueprint
-from leviath.components.errors import (
-    StorageError,
-)
+from leviath.components.errors import DiskFull, StorageError
 from leviath.components.inputs import (
     Configured,
 )
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from leviath.engine.clock import Clock
     from leviath.engine.run_folders import ImportedRun
+    from leviath.persistence.database import Database
     from leviath.systems.run import Ack
 
 
@@ -92,6 +92,7 @@ def make_host(
     )
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)
+    host.may_cut = not opened.loaded.quarantined
     host.durable_step = opened.world.get(WORLD_OWNER, Counters).step
     # What the load took from the journal is in no cut yet, and the next cut has to hold it.
     for owner, part in opened.loaded.redone:
@@ -108,7 +109,12 @@ def _mirror(opened: Opened) -> tuple[Mirror | None, FilesMirror | None]:
     if opened.database is None or opened.home is None:
         return None, None
     redactor = opened.texts.redactor
-    files = FilesMirror(opened.home / "runs", opened.database, redact=redactor.redact)
+    files = FilesMirror(
+        opened.home / "runs",
+        opened.database,
+        redact=redactor.redact,
+        sync_ended=opened.database.level == "full",
+    )
     return Mirror(files), files
 
 
@@ -158,11 +164,26 @@ async def close_host(opened: Opened, host: Host) -> None:
         await host.ended.wait()
         await host.check_all()
         if opened.database is not None and host.fatal is None:
-            await host.final_cut(opened.database)
+            await host.final_cut()
+            await _say_clean(opened.database, host)
     except StorageError as error:
         host.fatal = error
     finally:
         if host.writer is not None:
             host.writer.close()
         if host.mirror is not None:
-            host.mirror.close()
+            await trio.to_thread.run_sync(host.mirror.close)
+
+
+async def _say_clean(database: Database, host: Host) -> None:
+    """Mark that this host closed in order: once its files are written, and only if all of them are.
+
+    The next opening takes the files of a clean home as they are.
+    """
+    if host.mirror is not None:
+        await trio.to_thread.run_sync(host.mirror.close)
+        if host.mirror.problems():
+            return
+    if host.writer is not None:
+        with suppress(DiskFull):
+            await host.writer.call(database.mark_clean)

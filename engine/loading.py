@@ -111,7 +111,7 @@ def _read_state(
         decode = decoders.get(state.part)
         try:
             component: Component = decode(state.body or b"")  # type: ignore[misc]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a decoder makes of damaged bytes
             if not current:
                 raise Damaged(f"the world's {state.part} cannot be decoded: {error}") from None
             loaded.quarantined[current] = f"its {state.part} cannot be decoded: {error}"

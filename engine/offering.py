@@ -105,8 +105,9 @@ class Offering:
                     tool.searches,
                 )
             )
-        for spec in IN_STEP_TOOLS:
-            offered.append(OfferedTool(spec.name, "step", 0, self._keep(spec)))
+        offered.extend(
+            OfferedTool(spec.name, "step", 0, self._keep(spec)) for spec in IN_STEP_TOOLS
+        )
         return Offer(tuple(sorted(self.providers)), tuple(offered), self._contexts())
 
     def _contexts(self) -> tuple[OfferedModel, ...]:

@@ -195,7 +195,7 @@ class InferJob:
             error = LookupError(f"no provider called {command.provider!r} is open here")
             self._failed(ErrorKind.PROVIDER_MISSING, error, charged=False)
             return
-        if not os.path.isdir(command.workdir):
+        if not os.path.isdir(command.workdir):  # noqa: ASYNC240 - one stat, a few microseconds
             gone = FileNotFoundError(f"the working directory {command.workdir} is gone")
             self._failed(ErrorKind.WORKSPACE_LOST, gone, charged=False)
             return
@@ -408,7 +408,7 @@ class GatherJob:
             self.abandoned()
             raise
         except OSError as error:
-            lost = not os.path.isdir(command.workdir)
+            lost = not os.path.isdir(command.workdir)  # noqa: ASYNC240 - one stat, after a failure
             reason = error.strerror or type(error).__name__
             what = self.outside.texts.clean(f"{error.filename}: {reason}")
             self._post((), what, lost)
@@ -423,7 +423,10 @@ class GatherJob:
         self._post((), f"reading its seeds took longer than {self.command.timeout_ms} ms", False)
 
     def _post(
-        self, regions: tuple[tuple[str, tuple[Text, ...]], ...], error: str, lost: bool
+        self,
+        regions: tuple[tuple[str, tuple[Text, ...]], ...],
+        error: str,
+        lost: bool,  # noqa: FBT001 - private, and named where it is passed
     ) -> None:
         if self.done:
             return

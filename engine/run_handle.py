@@ -165,12 +165,10 @@ class RunHandle:
 
     async def resume(self, *, actor: str = "host") -> None:
         """Let a paused run go on, or start one again that ended in error or was cancelled."""
-        self._host.page_in(self.ordinal, self._reader)
         await self._ask(lambda ticket: Resume(self.ordinal, ticket, self._label(actor)))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
         """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
-        self._host.page_in(self.ordinal, self._reader)
         who, reason = self._label(actor), self._label(why)
         await self._ask(lambda ticket: Cancel(self.ordinal, ticket, who, reason))
 
@@ -191,8 +189,9 @@ class RunHandle:
     async def forget(self) -> None:
         """Drop an ended run from the home (retention). Raises RunConflict while it has not
         ended."""
-        self._host.page_in(self.ordinal, self._reader)
         await self._ask(lambda ticket: Release(self.ordinal, ticket))
 
     async def _ask(self, make: Callable[[int], Input]) -> Ack:
+        # An ended run that left memory answers for itself too.
+        self._host.page_in(self.ordinal, self._reader)
         return await ask(self._host, make)

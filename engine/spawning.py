@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leviath.components.blueprint import Blueprint, canonical_bytes
-from leviath.components.clean import clean_text
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.errors import ConfigError, SpawnError
 from leviath.components.identity import Launch
 from leviath.components.inputs import Spawn
@@ -32,6 +32,7 @@ from leviath.engine.limits import (
 )
 from leviath.engine.redaction import NOTHING_KNOWN, Redactor
 from leviath.persistence.run_meta_parts import OutputSpec
+from leviath.persistence.run_row import TASK_HEAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,8 +159,10 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
         ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
         world.blueprints.setdefault(digest, blueprint)
         outside.texts.keep(checked.body)
+        task = intern(request.task)
         launch = Launch(
-            task=intern(request.task),
+            task=task,
+            task_head="" if task.body else cut_utf8(clean(request.task), TASK_HEAD_BYTES_MAX),
             workdir=workdir,
             blueprint=digest,
             started_ms=wall_ms,
@@ -210,9 +213,10 @@ def _check_tools(blueprint: Blueprint, offering: Offering) -> None:
         if tool not in known
     ]
     if missing:
+        needed, has = "; ".join(missing), ", ".join(sorted(known))
         raise SpawnError(
-            f"{blueprint.name} needs tools that this world was not opened with: {'; '.join(missing)}. "
-            f"Pass them to open_world(tools=...); it has {', '.join(sorted(known))}",
+            f"{blueprint.name} needs tools that this world was not opened with: {needed}. "
+            f"Pass them to open_world(tools=...); it has {has}",
             missing=missing,
         )
 
@@ -221,7 +225,8 @@ def _check_sizes(request: SpawnRequest) -> None:
     task = len(request.task.encode("utf-8", "replace"))
     if task > TASK_BYTES_MAX:
         raise SpawnError(
-            f"the task has {task:,} bytes, {TASK_BYTES_MAX:,} are allowed; put it in a file of the workdir"
+            f"the task has {task:,} bytes, {TASK_BYTES_MAX:,} are allowed; "
+            "put it in a file of the workdir"
         )
     for name, text in (*request.metadata.items(), *request.regions.items()):
         if not isinstance(name, str) or not isinstance(text, str):

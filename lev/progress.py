@@ -136,16 +136,18 @@ def waiting_text(waiting: Waiting | None) -> str:
     return f"{reason} ({waiting.remedy})" if waiting.remedy else reason
 
 
-def cost_text(priced_nano: int, unpriced: int, upper_nano: int, ledger: Iterable[LedgerRow]) -> str:
+def cost_text(
+    priced_nano: int, unpriced: int, upper_nano: int, bounded: int, ledger: Iterable[LedgerRow]
+) -> str:
     """What a run cost. What is unknown stands beside what is known and is never left out.
 
-    ``upper_nano`` bounds the interrupted calls together; 0 when there is no such bound.
+    ``upper_nano`` bounds ``bounded`` of the interrupted calls together.
     """
     interrupted = sum(1 for row in ledger if row.certainty == "interrupted")
     lost = min(interrupted, unpriced)
     text = usd_text(priced_nano)
     if lost:
-        most = f"at most {usd_text(upper_nano)}" if upper_nano else "an unknown amount"
+        most = f"at most {usd_text(upper_nano)}" if bounded >= lost else "an unknown amount"
         text += f" + {most} for {plural(lost, 'interrupted call')}"
     if unpriced > lost:
         text += f" + an unknown amount for {plural(unpriced - lost, 'call')} without a price"

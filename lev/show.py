@@ -169,7 +169,8 @@ def _ago(then_ms: int | None, now_ms: int) -> str:
 def _cost(parts: RunParts) -> str:
     cost, row = parts.find(Cost), parts.row
     upper = 0 if cost is None else cost.upper_nano
-    text = cost_text(row.cost_priced_nano, row.unpriced_calls, upper, parts.ledger)
+    bounded = 0 if cost is None else cost.bounded
+    text = cost_text(row.cost_priced_nano, row.unpriced_calls, upper, bounded, parts.ledger)
     if row.cost_exact or not parts.ledger:
         return text
     computed = cost.computed if cost is not None else 0
@@ -233,7 +234,7 @@ def _stage_row(parts: RunParts, at: int, stage: StageTotals) -> list[str]:
     elif row.stage and at == row.stage_index and row.status != "complete":
         status = row.status
     counts = [f"{count:,}" for count in _numbers(stage)]
-    cost = cost_text(stage.priced_nano, stage.unpriced, 0, ())
+    cost = cost_text(stage.priced_nano, stage.unpriced, 0, 0, ())
     return [stage.name, status, str(stage.visits), *counts, cost if stage.entered else "-"]
 
 

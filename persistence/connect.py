@@ -64,8 +64,24 @@ def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageEr
 
 
 def _head(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(100)
+    """The first 100 bytes of the file, or what there is. Raises OSError.
+
+    Read through SQLite's own file layer: POSIX drops every lock that this process has on a file
+    when any descriptor of it is closed, and only SQLite knows which of its locks are still needed.
+    """
+    path.stat()
+    try:
+        file = apsw.VFSFile(
+            "", str(path), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]
+        )
+    except apsw.Error as error:
+        raise OSError(errno.EACCES, str(error), str(path)) from error
+    try:
+        return file.xRead(100, 0)
+    except apsw.Error as error:
+        raise OSError(errno.EIO, str(error), str(path)) from error
+    finally:
+        file.xClose()
 
 
 def read_header(path: Path) -> tuple[int, int] | None:

@@ -108,6 +108,11 @@ class Database(Reader):
         db.set_wal_hook(self._note_log_pages)
 
     @property
+    def level(self) -> Level:
+        """What a commit survives."""
+        return self._level
+
+    @property
     def epoch(self) -> int | None:
         """Our epoch; None before ``claim``."""
         return self._epoch

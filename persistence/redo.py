@@ -19,7 +19,8 @@ def decode_part(part: str, body: bytes | memoryview) -> Component:
     decoder = DECODERS.get(part)
     if decoder is None:
         raise Damaged(
-            f"the store names a part {part!r} that this leviath does not know; use the newer release"
+            f"the store names a part {part!r} that this leviath does not know; "
+            "use the newer release"
         )
     try:
         component: Component = decoder.decode(body)

@@ -61,7 +61,7 @@ def run_row(parts: Mapping[type[Component], Component], wall_ms: int) -> RunRow:
         waiting_on=None if status.waiting is None else status.waiting.reason,
         agent_name=identity.agent_name,
         agent_path=identity.agent_path,
-        task_head=cut_utf8(launch.task.body, TASK_HEAD_BYTES_MAX),
+        task_head=cut_utf8(launch.task.body or launch.task_head, TASK_HEAD_BYTES_MAX),
         model=None if resolution is None else resolution.entry_model,
         stage="" if stage is None else stage.name,
         stage_index=0 if stage is None else stage.index,

@@ -62,10 +62,9 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
     """Let a paused run go on, drive a run again that waits for set-up, or start an ended one afresh
     from where it stood."""
     status = run.get(Status)
-    waiting = status.waiting
     if status.status is RunStatus.PAUSED:
         _resume_paused(run, tick, ask.actor)
-    elif status.status is RunStatus.WAITING_INPUT and waiting and waiting.reason == "needs_setup":
+    elif status.status is RunStatus.WAITING_INPUT and _waits_for_nobody(run):
         _drive_again(run, tick, caches, ask.actor)
     elif status.status in (RunStatus.ERROR, RunStatus.CANCELLED):
         if not stages.has_started(run):
@@ -83,6 +82,15 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
         )
         return
     tick.acks.append(Ack(ask.ticket, run.n, run.run_id))
+
+
+def _waits_for_nobody(run: Run) -> bool:
+    """Waiting for set-up, or, brought in from a document, for a question that did not come
+    along."""
+    waiting = run.get(Status).waiting
+    if waiting is not None and waiting.reason == "needs_setup":
+        return True
+    return run.find(Turn) is None and run.find(Held) is None
 
 
 def _resume_paused(run: Run, tick: Tick, actor: str) -> None:

@@ -10,13 +10,13 @@ from leviath.components.effects import Call, Effect, Effects, Held, Turn
 from leviath.components.error_kind import ErrorKind, error_kind, error_policy
 from leviath.components.events import CallFailed, TurnFinished
 from leviath.components.marker import Marker
-from leviath.components.money import Rates, amount
+from leviath.components.money import Rates, amount, amount_at_most
 from leviath.components.output import Flags
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
-from leviath.components.world_facts import Counters, Prices
+from leviath.components.world_facts import Counters, Offer, Prices
 from leviath.systems import slots
 from leviath.systems.draw import jittered
 from leviath.systems.moves import park, set_marker, set_totals, touch
@@ -183,25 +183,41 @@ def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
 
 
 def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:
-    """The host went away during this attempt: what it cost is not known."""
-    charge(
-        run,
-        tick,
-        LedgerFact(
-            run.n,
-            effect.number,
-            effect.attempt,
-            effect.kind,
-            effect.provider,
-            effect.model,
-            0,
-            0,
-            0,
-            0,
-            None,
-            "interrupted",
-        ),
+    """The host went away during this attempt: what it cost is not known, at most a bound."""
+    fact = LedgerFact(
+        run.n,
+        effect.number,
+        effect.attempt,
+        effect.kind,
+        effect.provider,
+        effect.model,
+        0,
+        0,
+        0,
+        0,
+        None,
+        "interrupted",
     )
+    charge(run, tick, fact)
+    most = _at_most(run, effect)
+    if most is not None:
+        cost = run.get(Cost)
+        run.put(replace(cost, upper_nano=cost.upper_nano + most, bounded=cost.bounded + 1))
+
+
+def _at_most(run: Run, effect: Effect) -> int | None:
+    """What one attempt may have cost: prompt and reply together fit the model's window, as far as
+    that and the rates are known."""
+    rates = _rates(run.world, effect.provider, effect.model)
+    offer = run.world.find(WORLD_OWNER, Offer)
+    if offer is None or rates is None:
+        return None
+    for known in offer.contexts:
+        if (known.provider, known.model) == (effect.provider, effect.model):
+            window = known.context_tokens
+            limit = run.stage_spec.model.max_output_tokens
+            return amount_at_most(rates, window, window if limit is None else min(limit, window))
+    return None
 
 
 # --- failing ------------------------------------------------------------------------------------

@@ -56,7 +56,9 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
             spawning.take_spawn(world, tick, item)
         case Import():
             importing.take_import(world, tick, caches, item)
-        case HostClosing() | Slept():
+        case HostClosing():
+            opening.take_closing(world, item)
+        case Slept():
             pass
         case _:
             _take_for_run(world, tick, caches, item)

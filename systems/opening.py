@@ -22,7 +22,7 @@ from leviath.systems.moves import move, progressed, set_marker
 from leviath.systems.spawning import gather
 
 if TYPE_CHECKING:
-    from leviath.components.inputs import Configured, HostOpened, Settle
+    from leviath.components.inputs import Configured, HostClosing, HostOpened, Settle
     from leviath.systems.caches import Caches
     from leviath.systems.run import Run, Tick
     from leviath.systems.world import World
@@ -42,12 +42,23 @@ def take_opened(world: World, tick: Tick, opened: HostOpened) -> None:
     )
 
 
+def take_closing(world: World, closing: HostClosing) -> None:
+    """Send nothing more: a call that was never sent is no call that may have happened."""
+    if closing.sends_no_more:
+        counters = world.get(WORLD_OWNER, Counters)
+        world.put(WORLD_OWNER, replace(counters, driven=False))
+
+
 def take_configured(world: World, tick: Tick, caches: Caches, configured: Configured) -> None:
     """Take over policy, offer and prices; runs that waited for a provider go on if it came."""
+    offer = configured.offer
+    known = world.find(WORLD_OWNER, Offer)
+    fresh = offer is not None and (known is None or known.providers != offer.providers)
     for part in (configured.policy, configured.offer, configured.prices):
         if part is not None and world.find(WORLD_OWNER, type(part)) != part:
             world.put(WORLD_OWNER, part)
-    if configured.offer is not None:
+    if fresh:
+        # Else whoever waits for a provider still does: 100,000 of them need not be asked.
         for n in list(world.runs_with(Marker.awaiting_person)):
             tick.guard(n, "wake_set_up", wake_set_up)
     for key in caches.waiting:

@@ -53,7 +53,8 @@ def refresh_candidates(run: Run) -> bool:
     offered."""
     candidates = candidates_of(run.world, run.get(Launch), run.stage_spec)
     resolution = run.get(Resolution)
-    run.put(replace(resolution, candidates=candidates, choice=0))
+    if resolution.candidates != candidates or resolution.choice:
+        run.put(replace(resolution, candidates=candidates, choice=0))
     offer = run.world.find(WORLD_OWNER, Offer)
     return offer is None or candidates[0][0] in offer.providers
 

@@ -46,7 +46,8 @@ def call(certainty: str, effect: int = 1) -> LedgerRow:
 def test_what_is_unknown_stands_beside_what_is_known(
     priced: int, unpriced: int, upper: int, ledger: list[LedgerRow], expected: str
 ) -> None:
-    assert cost_text(priced, unpriced, upper, ledger) == expected
+    bounded = sum(row.certainty == "interrupted" for row in ledger) if upper else 0
+    assert cost_text(priced, unpriced, upper, bounded, ledger) == expected
 
 
 def test_a_run_shows_what_it_is_and_what_it_did(place: Place) -> None:
