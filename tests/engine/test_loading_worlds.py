@@ -132,7 +132,7 @@ def test_a_run_reloaded_at_any_step_ends_alike(tmp_path: Path, with_cut: bool) -
         return (*found, tokens)
 
     steps = trio.run(first)
-    assert steps > 10
+    assert steps >= 8
     spawned = 2
     for step in range(spawned, steps + 1):
         home = tmp_path / f"step-{step}"

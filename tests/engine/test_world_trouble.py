@@ -29,7 +29,7 @@ from leviath.components.events import Ended, Spawned
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
 from leviath.engine.limits import CUT_INTERVAL_MS
-from leviath.engine.tools import tool
+from leviath.engine.tools import ToolCall, tool
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
 if TYPE_CHECKING:
@@ -414,3 +414,51 @@ async def test_a_crash_before_the_first_step_of_a_run_leaves_it_driven_again(
         assert isinstance(await heard(stream, Spawned), Spawned)
         assert (await run.wait()).status == "complete"
     assert len(provider.asked) == 3
+
+
+@pytest.mark.parametrize("unattended", [False, True])
+@in_trio
+async def test_closing_between_two_calls_leaves_none_that_may_have_happened(
+    tmp_path: Path, unattended: bool
+) -> None:
+    """Busy runs, closed in order again and again: nobody is asked, and nothing was interrupted."""
+    sent: list[str] = []
+
+    @tool(effect="once")
+    def send(call: ToolCall) -> str:
+        "Send."
+        sent.append(call.idempotency_key)
+        return "sent"
+
+    home = tmp_path / "home"
+    agent = one("send", more="max_iterations = 60")
+    turns_ = [priced("", tool_call("send"))] * 30
+    ids: list[str] = []
+    closings = 0
+    while True:
+        async with opened(
+            home, [Counting(*turns_, priced("done"))], tools=[send], grace_ms=30_000
+        ) as world:
+            if not ids:
+                for _ in range(8):
+                    run = await world.spawn(agent, yolo=unattended, workdir=tmp_path)
+                    ids.append(run.run_id)
+            stream = world.events()
+            left = [run for run in world.runs() if not run.status.status.is_ended]
+            if not left:
+                break
+            assert {run.status.status for run in left} <= {RunStatus.STARTING, RunStatus.RUNNING}
+            for _ in range(40):
+                event = await anext(stream)
+                if isinstance(event, Ended):
+                    break
+        closings += 1
+        assert closings < 400
+    assert closings > 3
+    async with opened(home, []) as world:
+        for run_id in ids:
+            run = world.run(run_id)
+            assert run.row().status == "complete"
+            assert {line.certainty for line in run.ledger()} == {"provider"}
+            assert len(run.ledger()) == 31
+    assert len(sent) == len(set(sent)) == 8 * 30
