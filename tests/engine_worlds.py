@@ -1,4 +1,4 @@
-"""Worlds on real homes for tests of the engine: agents, providers that wait, and a way to run trio."""
+"""Worlds on real homes for tests of the engine: agents, providers that wait, ways to run trio."""
 
 from __future__ import annotations
 

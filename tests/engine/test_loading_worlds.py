@@ -113,9 +113,11 @@ def test_a_run_reloaded_at_any_step_ends_alike(tmp_path: Path, with_cut: bool) -
             await run.wait()
             await until(lambda: world._host.is_settled)
             copy(tmp_path / "home", tmp_path / "copy")
-            return world._host.step
+            steps: int = world._host.step
+            return steps
 
     async def again(home: Path) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = ()
         for closes in (True, False) if with_cut else (False,):
             async with opened(home, [script()], tools=[put], drive=not closes) as world:
                 if closes:
@@ -128,8 +130,9 @@ def test_a_run_reloaded_at_any_step_ends_alike(tmp_path: Path, with_cut: bool) -
                 assert len(world.listing()) == 1
                 tokens = (row.prompt_tokens, row.completion_tokens)
                 paid = certain.count("provider")
-                found = (row.status, run.result(), paid, row.cost_priced_nano, row.tool_calls)
-        return (*found, tokens)
+                result = (row.status, run.result(), paid)
+                found = (*result, row.cost_priced_nano, row.tool_calls, tokens)
+        return found
 
     steps = trio.run(first)
     assert steps >= 8

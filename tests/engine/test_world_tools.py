@@ -37,22 +37,18 @@ async def results(
 async def test_a_tool_gets_its_call_and_gives_its_result(tmp_path: Path, plain: bool) -> None:
     seen: list[ToolCall] = []
 
-    if plain:
+    def note(call: ToolCall) -> dict[str, int]:
+        "Look."
+        seen.append(call)
+        return {"found": 3}
 
-        @tool(effect="pure", name="look")
-        def look(call: ToolCall) -> dict[str, int]:
-            "Look."
-            seen.append(call)
-            return {"found": 3}
-    else:
+    async def note_later(call: ToolCall) -> dict[str, int]:
+        "Look."
+        await trio.lowlevel.checkpoint()
+        return note(call)
 
-        @tool(effect="pure", name="look")
-        async def look(call: ToolCall) -> dict[str, int]:
-            "Look."
-            seen.append(call)
-            await trio.lowlevel.checkpoint()
-            return {"found": 3}
-
+    function: Any = note if plain else note_later
+    look = tool(function, effect="pure", name="look")
     text, ended, _ = await results(tmp_path, look)
     assert text == '{"found":3}'
     assert [event.is_error for event in ended] == [False]
@@ -142,24 +138,21 @@ async def test_a_tool_that_hangs_is_given_up_at_its_deadline(tmp_path: Path, how
     begun: list[str] = []
     clock = ManualClock()
 
-    if how == "plain":
+    def hang_plainly() -> str:
+        "Hang."
+        begun.append("x")
+        release.wait()
+        return "late"
 
-        @tool(effect="once", name="hang", deadline_ms=30_000)
-        def hang() -> str:
-            "Hang."
-            begun.append("x")
-            release.wait()
-            return "late"
-    else:
+    async def hang_awaiting() -> str:
+        "Hang."
+        begun.append("x")
+        with trio.CancelScope(shield=how == "shielded"):
+            await let_go.wait()
+        return "late"
 
-        @tool(effect="once", name="hang", deadline_ms=30_000)
-        async def hang() -> str:
-            "Hang."
-            begun.append("x")
-            with trio.CancelScope(shield=how == "shielded"):
-                await let_go.wait()
-            return "late"
-
+    function: Any = hang_plainly if how == "plain" else hang_awaiting
+    hang = tool(function, effect="once", name="hang", deadline_ms=30_000)
     provider = Counting(priced("", tool_call("hang")), "done")
     async with opened(tmp_path / "home", [provider], tools=[hang], clock=clock) as world:
         run = await world.spawn(one("hang"), task="x", workdir=tmp_path)
@@ -227,7 +220,7 @@ async def test_a_call_given_up_before_it_began_never_happens(tmp_path: Path) -> 
         await run.wait()
         release.set()
         await until(lambda: happened)
-        await until(lambda: world._host._threads._queue.empty())
+        await until(world._host._threads._queue.empty)
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert happened == ["call-1"]
 

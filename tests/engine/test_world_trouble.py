@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ from leviath.engine.tools import ToolCall, tool
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
     from leviath.components.world_facts import Policy
@@ -53,7 +54,7 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def disk(home: Path) -> Iterator[RecordingDisk]:
+def disk(home: Path) -> Generator[RecordingDisk]:
     """A disk below ``home`` that fails as its recording is told."""
     home.mkdir(mode=0o700, exist_ok=True)
     vfs = RecordingDisk(f"trouble-{next(_numbers)}", Recording(home))
@@ -109,14 +110,16 @@ async def test_a_full_disk_at_the_close_says_so_and_loses_no_acknowledged_step(
 ) -> None:
     home = tmp_path / "home"
     gate = Gate(priced("", tool_call("look")), priced("done"))
-    with disk(home) as vfs, pytest.raises(DiskFull):
+    run_id = ""
+    with disk(home) as vfs, pytest.raises(DiskFull):  # noqa: PT012 - the block is what raises
         async with opened(home, [gate], tools=[look], durability="full", vfs=vfs.name) as world:
             run = await world.spawn(one("look"), task="x", workdir=tmp_path)
+            run_id = run.run_id
             await gate.waiting.wait()
             vfs.recording.arm(Fault("write", 1, "enospc", None))
     gate.open.set()
     async with opened(home, [gate], tools=[look]) as world:
-        assert (await world.run(run.run_id).wait()).status == "complete"
+        assert (await world.run(run_id).wait()).status == "complete"
 
 
 @in_trio
@@ -156,7 +159,7 @@ async def test_an_io_error_ends_the_host_and_no_acknowledged_step_is_lost(
         numbers: list[int] = []
         run_id = ""
         with disk(home) as vfs:
-            with pytest.raises(StorageError) as caught:
+            with pytest.raises(StorageError) as caught:  # noqa: PT012 - the block is what raises
                 async with opened(
                     home, [turns(50)], tools=[look], durability="full", vfs=vfs.name
                 ) as world:
@@ -165,7 +168,7 @@ async def test_an_io_error_ends_the_host_and_no_acknowledged_step_is_lost(
                     run_id = run.run_id
                     vfs.recording.arm(Fault(kind, nth, "eio", None))
                     async for event in run.events():
-                        numbers.append(event.number)
+                        numbers.append(event.number)  # noqa: PERF401 - the stream is broken off
                     await run.wait()
             assert caught.value.fields.get("io") is True
         async with opened(home, [turns(50)], tools=[look]) as world:
@@ -208,13 +211,15 @@ async def test_a_cancelled_block_closes_in_order(tmp_path: Path) -> None:
 @in_trio
 async def test_a_block_that_raises_raises_just_that(tmp_path: Path) -> None:
     gate = Gate("done")
-    with pytest.raises(ZeroDivisionError):
+    run_id = ""
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what raises
         async with opened(tmp_path / "home", [gate]) as world:
             run = await world.spawn(one(), task="x", workdir=tmp_path)
+            run_id = run.run_id
             await gate.waiting.wait()
             raise ZeroDivisionError
     async with opened(tmp_path / "home", [gate]) as world:
-        assert world.run(run.run_id).status.status is RunStatus.RUNNING
+        assert world.run(run_id).status.status is RunStatus.RUNNING
         assert world._opened.clean
 
 
@@ -224,6 +229,7 @@ async def test_a_call_in_flight_at_the_close_is_no_outcome(tmp_path: Path) -> No
     gate.open.set()
     begun = trio.Event()
     calls: list[int] = []
+    run_id = ""
 
     @tool(effect="idempotent")
     async def wait() -> str:
@@ -237,11 +243,12 @@ async def test_a_call_in_flight_at_the_close_is_no_outcome(tmp_path: Path) -> No
     with trio.CancelScope() as scope:
         async with opened(tmp_path / "home", [gate], tools=[wait]) as world:
             run = await world.spawn(one("wait"), task="x", workdir=tmp_path)
+            run_id = run.run_id
             await begun.wait()
             scope.cancel()
             await trio.lowlevel.checkpoint()
     async with opened(tmp_path / "home", [gate], tools=[wait]) as world:
-        assert (await world.run(run.run_id).wait()).status == "complete"
+        assert (await world.run(run_id).wait()).status == "complete"
     assert len(calls) == 2
     assert gate.asked[-1].messages[-1].text == "waited"
 
@@ -293,6 +300,10 @@ def short_calls(policy: Policy) -> Policy:
 # --- what a run needs ---------------------------------------------------------------------------
 
 
+def waits_for_input(run: Any) -> bool:
+    return run.status.status is RunStatus.WAITING_INPUT
+
+
 @in_trio
 async def test_a_run_waits_for_its_provider_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
     home = tmp_path / "home"
@@ -303,12 +314,12 @@ async def test_a_run_waits_for_its_provider_and_goes_on_when_it_is_back(tmp_path
     for _ in range(2):
         async with opened(home, []) as world:
             run = world.run(run.run_id)
-            await until(lambda: run.status.status is RunStatus.WAITING_INPUT)
+            await until(partial(waits_for_input, run))
             waiting = run.status.waiting
             assert waiting is not None
             assert (waiting.reason, waiting.blocker) == ("needs_setup", "provider_missing")
             other = await world.spawn(one(), task="x", workdir=tmp_path)
-            await until(lambda: other.status.status is RunStatus.WAITING_INPUT)
+            await until(partial(waits_for_input, other))
     gate.open.set()
     async with opened(home, [gate]) as world:
         for each in world.runs():

@@ -1,7 +1,7 @@
 """The process that is killed: hosts some runs until none of them can move, and tells what it hears.
 
-What it was told durably it appends to files, one write a line, before it goes on: the test compares.
-Run as a program it forks a life for each line of its input, so that none has to import everything.
+What it was told durably it appends to files, one write a line, before it goes on. Run as a program
+it forks a life for each line of its input, so that none has to import everything.
 """
 
 from __future__ import annotations
