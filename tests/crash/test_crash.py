@@ -270,3 +270,42 @@ async def _finished(home: Path, workdir: Path, story: Story) -> None:
             if event.number >= newest:
                 break
         assert heard <= known
+
+
+def test_a_log_cut_anywhere_loads_to_a_whole_step_and_takes_new_ones(tmp_path: Path) -> None:
+    """Bytes that are gone from the tail lose steps, but never half of one."""
+    home = tmp_path / "home"
+    story = Story()
+
+    async def main() -> None:
+        async with opened(home, [script()], tools=[put]) as world:
+            run = await world.spawn(
+                three("put", "submit_output"), task=LONG, key="0", workdir=tmp_path
+            )
+            await run.wait()
+            await until(lambda: world._host.is_settled)
+            shutil.copytree(home, tmp_path / "copy", ignore=shutil.ignore_patterns("*-shm", "lock"))
+
+    async def finish(cut: Path) -> None:
+        async with opened(cut, [script()], tools=[put]) as world:
+            run = await world.spawn(
+                three("put", "submit_output"), task=LONG, key="0", workdir=tmp_path
+            )
+            assert (await run.wait()).status == "complete"
+
+    trio.run(main)
+    read_back(home, story)
+    size = (tmp_path / "copy" / "world.db-wal").stat().st_size
+    steps: set[int] = set()
+    for number in range(24):
+        cut = tmp_path / f"cut-{number}"
+        shutil.copytree(tmp_path / "copy", cut)
+        with open(cut / "world.db-wal", "r+b") as log:
+            log.truncate(max(0, size - number * size // 24 - 7 * number))
+        step, digest, parts = trio.run(load, cut)
+        assert not step or digest == story.digests[step]
+        assert trio.run(load, cut) == (step, digest, parts)
+        steps.add(step)
+        trio.run(finish, cut)
+        shutil.rmtree(cut)
+    assert len(steps) > 5
