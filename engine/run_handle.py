@@ -27,7 +27,7 @@ from leviath.components.inputs import (
 from leviath.components.output import Output
 from leviath.components.status import Status
 from leviath.engine.host import Host
-from leviath.engine.limits import MESSAGE_BYTES_MAX
+from leviath.engine.limits import INBOX_INPUTS_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ async def ask(host: Host, make: Callable[[int], Input]) -> Ack:
 
     Raises the error that the answer stands for. Cancelled: the request may be carried out.
     """
+    host.world.check_thread()
+    while len(host.inbox) >= INBOX_INPUTS_MAX and not host.feed.closed:
+        await host.feed.progressed()
     event = trio.Event()
     box: list[Ack] = []
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 from engine_worlds import (
     Counting,
     Gate,
@@ -27,9 +28,10 @@ from msgspec.structs import replace
 
 from leviath.components.errors import BlueprintError, DiskFull, StorageError
 from leviath.components.events import Ended, Spawned
+from leviath.components.inputs import Slept
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
-from leviath.engine.limits import CUT_INTERVAL_MS
+from leviath.engine.limits import CUT_INTERVAL_MS, INBOX_INPUTS_MAX
 from leviath.engine.tools import ToolCall, tool
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
@@ -473,3 +475,26 @@ async def test_closing_between_two_calls_leaves_none_that_may_have_happened(
             assert {line.certainty for line in run.ledger()} == {"provider"}
             assert len(run.ledger()) == 31
     assert len(sent) == len(set(sent)) == 8 * 30
+
+
+@in_trio
+async def test_who_asks_a_world_whose_inbox_is_full_waits_outside(tmp_path: Path) -> None:
+    clock = ManualClock()
+    home = tmp_path / "home"
+    with disk(home) as vfs:
+        async with opened(
+            home, [Gate("done")], durability="full", clock=clock, vfs=vfs.name
+        ) as world:
+            run = await world.spawn(one(), workdir=tmp_path)
+            vfs.recording.arm(Fault("write", 1, "enospc", None))
+            host = world._host
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run.pause)
+                await until(lambda: world.storage_stalled, clock)
+                host.inbox.extend([Slept(1)] * INBOX_INPUTS_MAX)
+                nursery.start_soon(partial(world.spawn, one(), workdir=tmp_path))
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert len(host.inbox) == INBOX_INPUTS_MAX
+                vfs.recording.arm()
+                await until(lambda: world.storage_stalled is None, clock)
+            assert len(world.listing()) == 2
