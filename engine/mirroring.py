@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
-from leviath.engine.limits import HEARTBEAT_BUCKETS, MIRROR_INTERVAL_MS
+from leviath.engine.limits import HEARTBEAT_BUCKETS, MIRROR_INTERVAL_MS, MIRROR_RUNS_S_MAX
 from leviath.systems.heartbeat import due_runs
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ class Mirror:
 
     def note(self, result: StepResult, now_ms: int) -> None:
         """Take in which runs' files are out of date."""
+        # A fleet shares the disk: the more runs wait for their turn, the further these are apart.
+        interval_ms = max(MIRROR_INTERVAL_MS, len(self._due) * 1_000 // MIRROR_RUNS_S_MAX)
         for n, urgent in result.mirror.items():
-            at = now_ms if urgent else max(now_ms, self._last.get(n, 0) + MIRROR_INTERVAL_MS)
-            self._set(n, at)
+            self._set(n, now_ms if urgent else max(now_ms, self._last.get(n, 0) + interval_ms))
         for n in result.gone:
             self._due.pop(n, None)
             self._last.pop(n, None)

@@ -3,7 +3,7 @@ over the whole world on load, on close and on demand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
     from leviath.systems.world import World
 
-Check = "Callable[[World, int], bool]"
+Row: TypeAlias = "dict[type[Any], Any]"
 
 
-def _legal_pair(world: World, n: int) -> bool:
-    position = world.find(n, Position)
+def _legal_pair(world: World, n: int, row: Row) -> bool:
+    position = row.get(Position)
     marker = None if position is None else position.marker
-    return pair_is_legal(world.get(n, Status).status, marker)
+    return pair_is_legal(row[Status].status, marker)
 
 
-def _no_transient(world: World, n: int) -> bool:
+def _no_transient(world: World, n: int, row: Row) -> bool:
     return world.marker(n) not in TRANSIENT
 
 
-def _clock_runs_when_working(world: World, n: int) -> bool:
-    status = world.get(n, Status)
-    clock = world.get(n, Clock)
+def _clock_runs_when_working(world: World, n: int, row: Row) -> bool:
+    status = row[Status]
+    clock = row[Clock]
     return (clock.since_ms is not None) == clock_runs(status.status, status.waiting)
 
 
-def _error_with_error_only(world: World, n: int) -> bool:
-    status = world.get(n, Status)
+def _error_with_error_only(world: World, n: int, row: Row) -> bool:
+    status = row[Status]
     return (status.error is not None) == (status.status is RunStatus.ERROR)
 
 
-def _waits_for_something(world: World, n: int) -> bool:
+def _waits_for_something(world: World, n: int, row: Row) -> bool:
     """A run that is not ended is owed something: an outcome, a person, a slot, or a resume."""
-    status = world.get(n, Status)
+    status = row[Status]
     marker = world.marker(n)
     if not world.get(WORLD_OWNER, Counters).driven:
         return True
-    effects = world.get(n, Effects)
+    effects = row[Effects]
     live = [effect for effect in effects.items if effect.live]
     if status.status is RunStatus.PAUSED or marker is None:
         return True
@@ -68,11 +68,11 @@ def _waits_for_something(world: World, n: int) -> bool:
     return True
 
 
-def _calls_have_effects(world: World, n: int) -> bool:
-    turn = world.find(n, Turn)
+def _calls_have_effects(world: World, n: int, row: Row) -> bool:
+    turn = row.get(Turn)
     if turn is None:
         return True
-    numbers = {effect.number for effect in world.get(n, Effects).items}
+    numbers = {effect.number for effect in row[Effects].items}
     return all(
         call.effect in numbers
         for call in turn.calls
@@ -80,37 +80,38 @@ def _calls_have_effects(world: World, n: int) -> bool:
     )
 
 
-def _turn_only_with_tools(world: World, n: int) -> bool:
-    status = world.get(n, Status).status
-    return not status.is_ended or (world.find(n, Turn) is None and world.find(n, Held) is None)
+def _turn_only_with_tools(world: World, n: int, row: Row) -> bool:
+    status = row[Status].status
+    return not status.is_ended or (row.get(Turn) is None and row.get(Held) is None)
 
 
-def _totals_are_sane(world: World, n: int) -> bool:
-    cost = world.get(n, Cost)
+def _totals_are_sane(world: World, n: int, row: Row) -> bool:
+    cost: Cost = row[Cost]
     return min(cost.prompt, cost.completion, cost.cached, cost.cache_write, cost.unpriced) >= 0
 
 
-def _regions_add_up(world: World, n: int) -> bool:
+def _regions_add_up(world: World, n: int, row: Row) -> bool:
     return all(
         region.tokens == sum(entry.tokens for entry in region.entries)
-        for region in world.get(n, Context).regions
+        for region in row[Context].regions
     )
 
 
-def _stage_exists(world: World, n: int) -> bool:
-    stage = world.find(n, Stage)
-    blueprint = world.blueprints.get(world.get(n, Launch).blueprint)
+def _stage_exists(world: World, n: int, row: Row) -> bool:
+    stage: Stage | None = row.get(Stage)
+    blueprint = world.blueprints.get(row[Launch].blueprint)
     if stage is None or blueprint is None:
         return blueprint is not None
-    return stage.index < len(blueprint.stages) == len(world.get(n, Visits).counts)
+    visits: Visits = row[Visits]
+    return stage.index < len(blueprint.stages) == len(visits.counts)
 
 
-def _indexed(world: World, n: int) -> bool:
-    identity = world.get(n, Identity)
+def _indexed(world: World, n: int, row: Row) -> bool:
+    identity: Identity = row[Identity]
     return identity.ordinal == n and world.by_run_id.get(identity.run_id) == n
 
 
-INVARIANTS: tuple[tuple[str, Callable[[World, int], bool]], ...] = (
+INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("status and marker are a legal pair", _legal_pair),
     ("no transient marker outlives its step", _no_transient),
     ("the clock runs exactly while the run works", _clock_runs_when_working),
@@ -125,16 +126,23 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int], bool]], ...] = (
 )
 
 
-_DEEP = (_regions_add_up,)
-"""Costs as much as a run's context is long: left out after each step, looked at with the whole."""
+_SHALLOW = tuple(check for check in INVARIANTS if check[1] is not _regions_add_up)
+"""Without what costs as much as a run's context is long: that is looked at with the whole world."""
 
 
 def broken(world: World, owners: Iterable[int], *, deep: bool = True) -> list[tuple[int, str]]:
     """(run, invariant) for each one that does not hold."""
-    return [
-        (n, name)
-        for n in owners
-        if n and n in world
-        for name, holds in INVARIANTS
-        if (deep or holds not in _DEEP) and not holds(world, n)
-    ]
+    rows = world.live_rows
+    checks = INVARIANTS if deep else _SHALLOW
+    found: list[tuple[int, str]] = []
+    for n in owners:
+        row = rows.get(n)
+        if not n or row is None:
+            continue
+        for name, holds in checks:
+            try:
+                if not holds(world, n, row):
+                    found.append((n, name))
+            except KeyError:
+                found.append((n, f"{name} (a part is missing)"))
+    return found
