@@ -23,6 +23,8 @@ class Put(_Change, tag="P"):
 
 
 class Remove(_Change, tag="R"):
+    """The component is gone."""
+
     part: str
 
 

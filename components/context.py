@@ -58,6 +58,7 @@ class Context(Component):
         return -1
 
     def region(self, name: str) -> Region | None:
+        """The region of that name; None when there is none."""
         for region in self.regions:
             if region.name == name:
                 return region

@@ -31,11 +31,15 @@ class HomeOpened(Event, tag="opened"):
 
 
 class Spawned(Event, tag="spawned"):
+    """A run exists, at its entry stage."""
+
     agent_name: str
     stage: str
 
 
 class StatusChanged(Event, tag="status"):
+    """A run's status, or what it waits for, changed."""
+
     status: str
     """RunStatus in wire words."""
     previous: str
@@ -46,12 +50,16 @@ class StatusChanged(Event, tag="status"):
 
 
 class StageEntered(Event, tag="stage"):
+    """A run entered a stage; ``visit`` counts its entries from 1."""
+
     stage: str
     previous: str
     visit: int
 
 
 class TurnFinished(Event, tag="turn"):
+    """A model answered: one turn's tokens and price."""
+
     stage: str
     iteration: int
     """Of this visit to the stage."""
@@ -77,12 +85,16 @@ class CallFailed(Event, tag="failed"):
 
 
 class ToolStarted(Event, tag="tool"):
+    """One attempt at a tool call goes out."""
+
     call_id: str
     tool: str
     attempt: int
 
 
 class ToolEnded(Event, tag="tooled"):
+    """A tool call has its result, or was settled otherwise (``note``)."""
+
     call_id: str
     tool: str
     is_error: bool
@@ -97,11 +109,15 @@ class CallUnknown(Event, tag="unknown"):
 
 
 class OutputSubmitted(Event, tag="output"):
+    """A run handed in its final output; a later one replaces it."""
+
     stage: str
     size_bytes: int
 
 
 class MessageDelivered(Event, tag="message"):
+    """A message was put before the model."""
+
     sender: str
 
 

@@ -134,6 +134,8 @@ class ToolFinished(_Input, tag="tooled"):
 
 
 class Pause(_Input, tag="pause"):
+    """Hold a run until it is resumed."""
+
     run: int
     ticket: int = 0
     actor: str = "host"
@@ -141,12 +143,16 @@ class Pause(_Input, tag="pause"):
 
 
 class Resume(_Input, tag="resume"):
+    """Let a run go on."""
+
     run: int
     ticket: int = 0
     actor: str = "host"
 
 
 class Cancel(_Input, tag="cancel"):
+    """End a run from outside."""
+
     run: int
     ticket: int = 0
     actor: str = "host"

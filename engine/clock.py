@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class Clock(Protocol):
     """What a host reads time from."""
 
-    def monotonic_ms(self) -> int: ...
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+        ...
 
-    def wall_ms(self) -> int: ...
+    def wall_ms(self) -> int:
+        """Unix milliseconds."""
+        ...
 
     def timeout_s(self, span_ms: int) -> float:
         """How long a host should sleep at most when it has something due in ``span_ms``; infinity
@@ -38,12 +42,15 @@ class RealClock:
     """The machine's clocks."""
 
     def monotonic_ms(self) -> int:
+        """Milliseconds of the machine's monotonic clock."""
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:
+        """Unix milliseconds, 0 before the epoch."""
         return max(0, time.time_ns() // 1_000_000)
 
     def timeout_s(self, span_ms: int) -> float:
+        """The span itself, in seconds."""
         return span_ms / 1_000
 
     def subscribe(self, wake: Callable[[], None]) -> None:
@@ -59,15 +66,19 @@ class ManualClock:
         self._wakes: list[Callable[[], None]] = []
 
     def monotonic_ms(self) -> int:
+        """Where ``advance`` has brought it."""
         return self._monotonic_ms
 
     def wall_ms(self) -> int:
+        """Unix milliseconds, as ``advance`` left them."""
         return self._wall_ms
 
     def timeout_s(self, span_ms: int) -> float:
+        """Infinity: nothing is due until somebody moves the clock."""
         return math.inf
 
     def subscribe(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` after every ``advance``."""
         self._wakes.append(wake)
 
     def advance(self, span_ms: int, *, wall_ms: int | None = None) -> None:

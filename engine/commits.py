@@ -164,6 +164,7 @@ class Dirty:
         return self.size_bytes >= CUT_BYTES
 
     def take(self) -> CutParts:
+        """Hand over what changed, and begin anew."""
         parts, self.parts = self.parts, {}
         self.size_bytes = 0
         return parts
@@ -196,4 +197,5 @@ def slices(
 
 
 def epoch_of(world: World) -> int:
+    """The epoch of the world's present host."""
     return world.get(WORLD_OWNER, Counters).epoch

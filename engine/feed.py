@@ -32,6 +32,7 @@ class Subscription:
         self.closed = False
 
     def put(self, event: WorldEvent, step: int) -> None:
+        """Add an event, unless the queue is full: then the reader is behind from this step."""
         if self.behind_step is not None:
             return
         if len(self.queue) >= self._queue_max:
@@ -41,6 +42,7 @@ class Subscription:
         self._arrived.set()
 
     def close(self) -> None:
+        """Nothing more will come."""
         self.closed = True
         self._arrived.set()
 
@@ -72,6 +74,7 @@ class Feed:
         return () if self._kept is None else tuple(self._kept)
 
     def subscribe(self, run_id: str | None) -> Subscription:
+        """Listen to one run, or to all with None."""
         subscription = Subscription(run_id, self.queue_max)
         if self.closed:
             subscription.close()
@@ -82,6 +85,7 @@ class Feed:
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop listening."""
         subscription.close()
         if subscription.run_id is None:
             if subscription in self._all:

@@ -93,6 +93,7 @@ class Lane:
                 return
 
     def cancel_all(self) -> None:
+        """Break off every job, begun or not."""
         while self._queue:
             self._queue.popleft().abandoned()
         for scope, _ in list(self._running.values()):

@@ -62,7 +62,9 @@ def make_host(
     checks: bool,
     grace_ms: int,
 ) -> Host:
-    def spill_dir(run_id: str) -> str:
+    def spill_dir(run_id: str) -> str::
+        """The host of an opened home, with its first inputs posted; it is not driven yet."""
+        ...
         return f"{runs}/{run_id}/spill"
 
     outside = Outside(

@@ -302,4 +302,5 @@ def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Pol
 
 
 def step_of(world: World) -> int:
+    """Number of the world's newest step."""
     return world.get(WORLD_OWNER, Counters).step

@@ -189,6 +189,7 @@ class InferJob:
         self.key: Hashable = (command.run, command.effect)
 
     async def perform(self) -> None:
+        """Make the call and post its outcome, whatever it is."""
         outside, command = self.outside, self.command
         provider = outside.offering.providers.get(command.provider)
         if provider is None:
@@ -247,6 +248,7 @@ def _check_count(count: object) -> None:
 
 
 def error_kind_of(error: ProviderError) -> ErrorKind:
+    """The kind that an adapter gave its error; ``OTHER`` for a word that is none."""
     try:
         return ErrorKind(error.kind)
     except ValueError:
@@ -331,10 +333,12 @@ class ToolJob:
         return lambda: self.finished(result)
 
     def finished(self, result: ToolResult) -> None:
+        """Post the tool's result."""
         modified = tuple(self.outside.texts.clean(str(path)) for path in result.modified)
         self._post(result.text, is_error=result.is_error, modified=modified)
 
     def unknown(self) -> None:
+        """Post that nobody can tell whether the call happened."""
         self._post("", unknown=True)
 
     def abandoned(self) -> None:
@@ -395,6 +399,7 @@ class GatherJob:
         self.key: Hashable = (command.run, command.effect)
 
     async def perform(self) -> None:
+        """Read in a thread and post what was found."""
         command = self.command
         try:
             found = await trio.to_thread.run_sync(
@@ -420,6 +425,7 @@ class GatherJob:
         self._post(regions, "", False)
 
     def abandoned(self) -> None:
+        """Post that reading took too long or was broken off."""
         self._post((), f"reading its seeds took longer than {self.command.timeout_ms} ms", False)
 
     def _post(

@@ -77,6 +77,7 @@ class Previews:
         self._open: list[Preview] = []
 
     def add(self) -> Preview:
+        """A new preview, from now on."""
         preview = Preview()
         self._open.append(preview)
         return preview

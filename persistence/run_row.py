@@ -27,6 +27,7 @@ def part(parts: Mapping[type[Component], Component], kind: type[C]) -> C:
 
 
 def maybe(parts: Mapping[type[Component], Component], kind: type[C]) -> C | None:
+    """The component of that kind, or None."""
     return parts.get(kind)  # type: ignore[return-value]
 
 

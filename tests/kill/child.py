@@ -23,6 +23,7 @@ from leviath.engine.world import OpenWorld, open_world
 from leviath.providers.scripted import Reply, Scripted, Usage, tool_call
 
 if TYPE_CHECKING:
+    from leviath.engine.listening import EventStream
     from leviath.engine.tools import Tool
 
 RUNS = 6
@@ -78,6 +79,12 @@ def append(path: Path, line: bytes) -> None:
         os.close(fd)
 
 
+async def while_others_go_on() -> None:
+    """A few milliseconds in which the process may be killed."""
+    for _ in range(100):
+        await trio.lowlevel.checkpoint()
+
+
 def tools(folder: Path) -> list[Tool]:
     """Tools of all three classes; each leaves a line with its key."""
 
@@ -105,9 +112,9 @@ def tools(folder: Path) -> list[Tool]:
     @tool(effect="once")
     async def send_slowly(what: str, call: ToolCall) -> str:
         "Send slowly."
-        await trio.sleep(LATENCY_MS / 1_000)
+        await while_others_go_on()
         note(call)
-        await trio.sleep(LATENCY_MS / 1_000)
+        await while_others_go_on()
         return what
 
     return [look, put, send, send_slowly]
@@ -173,17 +180,20 @@ async def _main(home: Path, folder: Path, level: Durability) -> None:
             key = f"run-{number}"
             run = await world.spawn(AGENT, task="go", key=key, yolo=number % 2 == 1, workdir=folder)
             append(folder / "spawned", f"{key} {run.run_id}".encode())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, world, nursery.cancel_scope)
-            async for event in events:
-                append(folder / "heard", encode(event))
+        if await is_quiet(world, events):
+            return
+        async for event in events:
+            append(folder / "heard", encode(event))
+            if await is_quiet(world, events):
+                return
 
 
-async def _watch(world: OpenWorld, scope: trio.CancelScope) -> None:
-    while not (cannot_move(world) and world._host.is_settled):  # noqa: ASYNC110 - the host has no event
-        await trio.sleep(LATENCY_MS / 1_000)
-    await trio.sleep(LATENCY_MS / 1_000)
-    scope.cancel()
+async def is_quiet(world: OpenWorld, events: EventStream) -> bool:
+    """Nothing can move any more, and all of it was heard."""
+    if events._has_more or not cannot_move(world):
+        return False
+    await world._host.until_durable(world._host.step)
+    return not events._has_more and cannot_move(world)
 
 
 if __name__ == "__main__":
