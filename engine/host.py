@@ -10,30 +10,26 @@ import gc
 import logging
 import math
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from leviath.components.base import Component
-from leviath.components.blueprint import decode_blueprint
 from leviath.components.changes import Put
-from leviath.components.commands import Abort, CallTool, Gather, Infer
-from leviath.components.errors import DiskFull, RunNotFound, StorageError
-from leviath.components.identity import Identity, Launch
-from leviath.components.inputs import HostClosing, Pause, Slept, Spawn
-from leviath.components.parts import RUN_PARTS, WORLD_OWNER
+from leviath.components.errors import DiskFull, StorageError
+from leviath.components.identity import Identity
+from leviath.components.inputs import HostClosing, Pause, Slept
+from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters
 from leviath.engine.clock import WorldTime, perf_ns
-from leviath.engine.commits import Backlog, Dirty, Unit, epoch_of, slices
+from leviath.engine.commits import Backlog, Unit, epoch_of
+from leviath.engine.cutting import Cutting
 from leviath.engine.feed import Feed
-from leviath.engine.lanes import Lane, ThreadLane
 from leviath.engine.limits import (
     CHECK_RUNS,
     CLOSE_GRACE_MS,
-    CUT_INTERVAL_MS,
     FREEZE_RUNS,
     HEARTBEAT_BUCKETS,
     STEP_HOLD_MS,
@@ -42,27 +38,24 @@ from leviath.engine.limits import (
     STORAGE_RETRY_MS,
     THREAD_LOOK_MS,
 )
-from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
+from leviath.engine.outside import Outside
+from leviath.engine.paging import saved_parts
 from leviath.engine.preview import Previews
-from leviath.persistence.redo import decode_part
-from leviath.persistence.run_row import run_row
-from leviath.systems.intake import owner_of
+from leviath.engine.sending import Sending
 from leviath.systems.invariants import broken
 from leviath.systems.run import Ack, Now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
-    from leviath.components.commands import Command
     from leviath.components.inputs import Input
     from leviath.engine.clock import Clock
-    from leviath.engine.commits import Chain, CutParts
+    from leviath.engine.commits import Chain
     from leviath.engine.mirroring import Mirror
     from leviath.engine.step import Stepper, StepResult
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
     from leviath.persistence.reader import Reader
-    from leviath.persistence.rows import RunRow
 
 C = TypeVar("C", bound=Component)
 FOREVER_MS = 1 << 62
@@ -100,17 +93,17 @@ class Host:
         self.mirror = mirror
         self.drive = drive
         """False: commands stay here, and the next host sends what is still open."""
-        self.may_cut = True
-        """False while a run is quarantined: its later changes are in the journal alone, and a cut
-        would make its older state the valid one."""
         self.checks = checks
         """Check the invariants of the runs that each step changed."""
         self._grace_ms = grace_ms
         self.feed = Feed()
         self.previews = Previews()
-        self.dirty = Dirty()
         self.backlog = Backlog()
         self.inbox: deque[Input] = deque()
+        self.cutting: Cutting | None = None
+        """None for a world without a store."""
+        if chain is not None and writer is not None:
+            self.cutting = Cutting(stepper, self.inbox, chain, writer, self._cut_ended, world_ms)
         self.stalled: StorageError | None = None
         """The error that keeps steps from becoming durable; None while storage works."""
         self.durable_step = 0
@@ -123,8 +116,6 @@ class Host:
         self._frozen_runs = self.world.resident_count()
         self._next_due_ms: int | None = None
         self._retry_ms: int | None = None
-        self._last_cut_ms = world_ms
-        self._cutting = False
         self._beat_second = world_ms // 1_000
         self._wakeup = trio.Event()
         self._tickets: dict[int, Callable[[Ack], None]] = {}
@@ -133,9 +124,8 @@ class Host:
         self.fatal: BaseException | None = None
         """Why the host had to stop; None while it works."""
         self.ended = trio.Event()
-        self._sync_jobs: dict[Hashable, ToolJob] = {}
-        self._lane: Lane | None = None
-        self._threads: ThreadLane | None = None
+        self.sending: Sending | None = None
+        """Set once the host runs."""
         clock.subscribe(self.wake)
 
     # --- arriving -------------------------------------------------------------------------------
@@ -164,8 +154,8 @@ class Host:
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Drive until closed, or until something fails for good: then ``fatal`` says what."""
-        self._lane = Lane(nursery)
-        self._threads = ThreadLane(trio.lowlevel.current_trio_token())
+        token = trio.lowlevel.current_trio_token()
+        self.sending = Sending(self.outside, nursery, token)
         try:
             while self.fatal is None and not (self._closing and self.is_settled):
                 if self._may_step():
@@ -225,9 +215,8 @@ class Host:
     @property
     def is_settled(self) -> bool:
         """Nothing waits to be stepped or to become durable."""
-        return not (
-            self.inbox or self._unit.results or self._in_flight is not None or self._cutting
-        )
+        cuts = self.cutting is not None and self.cutting.is_under_way
+        return not (self.inbox or self._unit.results or self._in_flight is not None or cuts)
 
     def _may_step(self) -> bool:
         if self.stalled is not None or self.backlog.is_full:
@@ -262,7 +251,7 @@ class Host:
             due = self.mirror.next_due_ms()
             if due is not None and self._in_flight is None:
                 times.append(due)
-        if self._sync_jobs:
+        if self.sending is not None and self.sending.has_plain_calls:
             times.append(now + THREAD_LOOK_MS)
         return max(0, min(times) - now) if times else None
 
@@ -271,8 +260,8 @@ class Host:
         now = self.time.now_ms()
         if self._retry_ms is not None and self._retry_ms <= now:
             self._retry()
-        if self._sync_jobs and self._threads is not None and self._threads.is_behind:
-            self._threads.grow()
+        if self.sending is not None:
+            self.sending.look()
         second = now // 1_000
         if self.mirror is not None and second > self._beat_second:
             # After a long wait one round of the buckets is enough.
@@ -321,8 +310,8 @@ class Host:
         if self.world.resident_count() >= self._frozen_runs + FREEZE_RUNS:
             self._frozen_runs = self.world.resident_count()
             gc.freeze()
-        if self.chain is not None:
-            self.dirty.note(result)
+        if self.cutting is not None:
+            self.cutting.dirty.note(result)
         if self.mirror is not None:
             self.mirror.note(result, world_ms)
 
@@ -377,7 +366,11 @@ class Host:
                 if n in self.world:
                     unit.runs[n] = self.world.row(n)
         if not (unit.results or unit.runs):
-            self._cut_idle(now)
+            if self.cutting is not None and not self._closing:
+                # Everything is durable: a cut that is due need not wait for a step.
+                taken = self.cutting.take_due(now)
+                if taken:
+                    self.cutting.write(self.durable_step, taken)
             return
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
@@ -391,10 +384,8 @@ class Host:
         if self.writer is None or self.chain is None:
             self._committed(unit, None)
             return
-        if unit.results and not self._cutting and self._cut_is_due(now):
-            self._cutting = True
-            self._last_cut_ms = now
-            unit.cut = self.dirty.take()
+        if unit.results and self.cutting is not None:
+            unit.cut = self.cutting.take_due(now)
         self._submit(unit)
 
     def _submit(self, unit: Unit) -> None:
@@ -434,10 +425,11 @@ class Host:
         self._in_flight_bytes = 0
         self.backlog.steps -= len(unit.results)
         self.backlog.size_bytes = self.texts.fresh_bytes
-        self.dirty.size_bytes += unit.size_bytes
         self.texts.durable(unit.entries)
-        if unit.cut:
-            self._start_cut(unit.results[-1].step, unit.cut)
+        if self.cutting is not None:
+            self.cutting.dirty.size_bytes += unit.size_bytes
+            if unit.cut:
+                self.cutting.write(unit.results[-1].step, unit.cut)
         for result in unit.results:
             self._release(result)
         self.feed.progress()
@@ -454,70 +446,10 @@ class Host:
         self.fatal = self.fatal or error
         self._wakeup.set()
 
-    # --- cuts -----------------------------------------------------------------------------------
-
-    def _cut_is_due(self, now_ms: int) -> bool:
-        if not self.dirty.parts or not self.may_cut:
-            return False
-        return self.dirty.is_due or now_ms - self._last_cut_ms >= CUT_INTERVAL_MS
-
-    def _cut_idle(self, now_ms: int) -> None:
-        """Nothing happens, so everything is durable: a cut that is due need not wait for a step."""
-        if self.writer is None or self._cutting or self._closing or not self._cut_is_due(now_ms):
-            return
-        self._cutting = True
-        self._last_cut_ms = now_ms
-        self._start_cut(self.durable_step, self.dirty.take())
-
-    def _start_cut(self, step: int, taken: CutParts) -> None:
-        """Write what had changed by ``step``, which is durable. The world goes on meanwhile."""
-        assert self.writer is not None
-        assert self.chain is not None
-        chain, writer = self.chain, self.writer
-        rest = slices(taken)
-        ended = [n for n in self.world.owners() if self._is_over(n)]
-
-        def next_slice(value: object, error: Exception | None) -> None:
-            if error is None and rest:
-                rows = rest.pop(0)
-                writer.submit(lambda: chain.write_slice(step, rows), next_slice)
-            elif error is None:
-                writer.submit(lambda: chain.finish(step), finished)
-            else:
-                finished(None, error)
-
-        def finished(value: object, error: Exception | None) -> None:
-            self._cutting = False
-            if error is not None:
-                self.dirty.give_back(taken)
-                if not isinstance(error, DiskFull):
-                    self._fail(error)
-            else:
-                self._evict(ended)
-            self._wakeup.set()
-
-        next_slice(None, None)
-
-    def _is_over(self, n: int) -> bool:
-        return self.stepper.is_over(n)
-
-    def _evict(self, ended: list[int]) -> None:
-        """Ended runs whose state the cut holds leave memory; ``world.db`` keeps them.
-
-        A run that somebody is about to ask something of, or to find by its key, stays.
-        """
-        wanted: set[int] = set()
-        for item in self.inbox:
-            wanted.add(owner_of(item))
-            if isinstance(item, Spawn):
-                wanted.add(self.world.by_key.get(item.key, 0))
-                wanted.add(self.world.by_run_id.get(item.run_id, 0))
-        for n in ended:
-            if n in self.world and n not in wanted and self._is_over(n) and not self._is_dirty(n):
-                self.world.evict(n)
-
-    def _is_dirty(self, n: int) -> bool:
-        return any((n, kind.__name__) in self.dirty.parts for kind in RUN_PARTS)
+    def _cut_ended(self, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, DiskFull):
+            self._fail(error)
+        self._wakeup.set()
 
     def rewrite(self, runs: Iterable[int], reader: Reader | None) -> None:
         """Have the files of these runs written again; ended ones are read for it, not hosted."""
@@ -525,40 +457,9 @@ class Host:
             if n in self.world and self.mirror is not None:
                 self.mirror.want(n, 0)
             elif reader is not None:
-                parts = [decode_part(row.part, row.body or b"") for row in reader.owner_state(n)]
+                parts = saved_parts(reader, n)
                 if parts:
-                    self._unit.runs[n] = {type(part): part for part in parts}
-
-    def page_in(self, n: int, reader: Reader | None) -> None:
-        """Bring an ended run back into memory, as its state was saved. Changes nothing."""
-        if n in self.world or reader is None:
-            return
-        parts = [decode_part(row.part, row.body or b"") for row in reader.owner_state(n)]
-        if parts:
-            by_kind = {type(part): part for part in parts}
-            launch = by_kind.get(Launch)
-            if isinstance(launch, Launch) and launch.blueprint not in self.world.blueprints:
-                body = self.texts.body(launch.blueprint)
-                self.world.blueprints[launch.blueprint] = decode_blueprint(body)
-            self.world.load(n, [by_kind[kind] for kind in RUN_PARTS if kind in by_kind])
-
-    def part_of(self, n: int, kind: type[C], reader: Reader | None) -> C | None:
-        """One component of a run, hosted or ended."""
-        if n in self.world or reader is None:
-            return self.world.find(n, kind)
-        for row in reader.owner_state(n):
-            if row.part == kind.__name__:
-                return decode_part(row.part, row.body or b"")  # type: ignore[return-value]
-        return None
-
-    def row_of(self, n: int, reader: Reader | None) -> RunRow:
-        """The listing row of a run, hosted or ended. Raises RunNotFound."""
-        if n in self.world:
-            return run_row(self.world.row(n), self.clock.wall_ms())
-        row = None if reader is None else reader.run_by_ordinal(n)
-        if row is None:
-            raise RunNotFound(f"no run has ordinal {n}; it may have been dropped by retention")
-        return row
+                    self._unit.runs[n] = parts
 
     # --- leaving --------------------------------------------------------------------------------
 
@@ -571,60 +472,10 @@ class Host:
                 answer(ack)
         self.feed.publish(result)
         self.previews.confirm(result.step)
+        if self._closing or not self.drive or self.sending is None:
+            return
         for command in result.commands:
-            self._carry_out(command)
-
-    def _carry_out(self, command: Command) -> None:
-        if self._closing or not self.drive:
-            return
-        assert self._lane is not None
-        match command:
-            case Infer():
-                self._lane.put(InferJob(self.outside, command))
-            case CallTool():
-                self._call_tool(command)
-            case Gather():
-                self._lane.put(GatherJob(self.outside, command))
-            case Abort():
-                self._abort((command.run, command.effect))
-            case _:
-                pass
-
-    def _call_tool(self, command: CallTool) -> None:
-        assert self._lane is not None
-        assert self._threads is not None
-        job = ToolJob(self.outside, command)
-        if job.refused():
-            return
-        assert job.tool is not None
-        if job.tool.is_async:
-            self._lane.put(job)
-            return
-        self._sync_jobs[job.key] = job
-
-        def work() -> Callable[[], None]:
-            if job.done or self._closing:
-                # Given up before it began: it must not happen now.
-                return lambda: None
-            land = job.perform_sync()
-
-            def landed() -> None:
-                self._sync_jobs.pop(job.key, None)
-                land()
-
-            return landed
-
-        self._threads.put(work)
-
-    def _abort(self, key: Hashable) -> None:
-        assert self._lane is not None
-        job = self._sync_jobs.pop(key, None)
-        if job is None:
-            self._lane.cancel(key)
-            return
-        job.abandoned()
-        if self._threads is not None:
-            self._threads.grow()
+            self.sending.carry_out(command)
 
     # --- closing --------------------------------------------------------------------------------
 
@@ -635,13 +486,8 @@ class Host:
         with trio.move_on_after(self._grace_ms / 1_000):
             while (
                 not self.ended.is_set()
-                and self._lane is not None
-                and (
-                    self._lane.busy
-                    or self._lane.waiting
-                    or self._sync_jobs
-                    or not (self.is_settled or self.stalled)
-                )
+                and self.sending is not None
+                and (self.sending.is_busy or not (self.is_settled or self.stalled))
             ):
                 await self._quiet()
 
@@ -657,32 +503,14 @@ class Host:
         if self._closing:
             return
         self.outside.post = _drop
-        if self._lane is not None:
-            self._lane.cancel_all()
-        if self._threads is not None:
-            self._threads.close()
+        if self.sending is not None:
+            self.sending.close()
         self._closing = True
         if self.stalled is not None:
             self._fail(self.stalled)
         else:
             self._hand_over()
             self.wake()
-
-    async def final_cut(self) -> None:
-        """Write everything that changed since the last cut.
-
-        A full disk keeps nothing from being loaded: the journal has it all. Raises StorageError.
-        """
-        assert self.chain is not None
-        assert self.writer is not None
-        chain, step = self.chain, self.durable_step
-        try:
-            if self.dirty.parts and self.may_cut:
-                for rows in slices(self.dirty.take()):
-                    await self.writer.call(partial(chain.write_slice, step, rows))
-                await self.writer.call(partial(chain.finish, step))
-        except DiskFull as error:
-            _log.warning("the last cut was not written: %s", error)
 
 
 def _drop(item: Input) -> None:

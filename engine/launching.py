@@ -62,9 +62,9 @@ def make_host(
     checks: bool,
     grace_ms: int,
 ) -> Host:
-    def spill_dir(run_id: str) -> str::
-        """The host of an opened home, with its first inputs posted; it is not driven yet."""
-        ...
+    """The host of an opened home, with its first inputs posted; it is not driven yet."""
+
+    def spill_dir(run_id: str) -> str:
         return f"{runs}/{run_id}/spill"
 
     outside = Outside(
@@ -94,11 +94,12 @@ def make_host(
     )
     if opened.database is None:
         host.feed.keep(EVENT_QUEUE_MAX)
-    host.may_cut = not opened.loaded.quarantined
     host.durable_step = opened.world.get(WORLD_OWNER, Counters).step
-    # What the load took from the journal is in no cut yet, and the next cut has to hold it.
-    for owner, part in opened.loaded.redone:
-        host.dirty.parts[owner, part] = opened.world.find(owner, PARTS[part])
+    if host.cutting is not None:
+        host.cutting.allowed = not opened.loaded.quarantined
+        # What the load took from the journal is in no cut yet, and the next one has to hold it.
+        for owner, part in opened.loaded.redone:
+            host.cutting.dirty.parts[owner, part] = opened.world.find(owner, PARTS[part])
     for item in opening_inputs(opened, configured, clock.wall_ms(), drive=drive):
         host.post(item)
     if mirror is not None and files is not None:
@@ -166,7 +167,8 @@ async def close_host(opened: Opened, host: Host) -> None:
         await host.ended.wait()
         await host.check_all()
         if opened.database is not None and host.fatal is None:
-            await host.final_cut()
+            if host.cutting is not None:
+                await host.cutting.write_last(host.durable_step)
             await _say_clean(opened.database, host)
     except StorageError as error:
         host.fatal = error

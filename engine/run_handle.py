@@ -29,6 +29,7 @@ from leviath.components.status import Status
 from leviath.engine.host import Host
 from leviath.engine.limits import INBOX_INPUTS_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
+from leviath.engine.paging import page_in, part_of, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +139,7 @@ class RunHandle:
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
-        return self._host.row_of(self.ordinal, self._reader)
+        return row_of(self._host.world, self._reader, self.ordinal, self._host.clock.wall_ms())
 
     @property
     def status(self) -> Status:
@@ -152,7 +153,7 @@ class RunHandle:
         """The final output as text; None when the run has submitted none that is durable."""
         if self._host.is_pending(self.ordinal, Output):
             return None
-        output = self._host.part_of(self.ordinal, Output, self._reader)
+        output = part_of(self._host.world, self._reader, self.ordinal, Output)
         return None if output is None else self._host.texts.resolve(output.content)
 
     def ledger(self) -> list[LedgerRow]:
@@ -196,5 +197,5 @@ class RunHandle:
 
     async def _ask(self, make: Callable[[int], Input]) -> Ack:
         # An ended run that left memory answers for itself too.
-        self._host.page_in(self.ordinal, self._reader)
+        page_in(self._host.world, self._host.texts, self._reader, self.ordinal)
         return await ask(self._host, make)

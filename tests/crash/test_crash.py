@@ -20,7 +20,6 @@ from leviath.components.errors import DiskFull, StorageError
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters
 from leviath.engine.clock import ManualClock
-from leviath.engine.limits import CUT_INTERVAL_MS
 from leviath.engine.opening import open_home
 from leviath.engine.tools import tool
 from leviath.persistence.database import open_database
@@ -98,7 +97,8 @@ async def scenario(
         async for event in stream:
             story.said.append((vfs.recording.position, event.number))
             if event.number % 7 == 0:
-                world._host._last_cut_ms -= CUT_INTERVAL_MS
+                assert world._host.cutting is not None
+                world._host.cutting.hasten()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen)

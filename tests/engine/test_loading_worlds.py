@@ -194,10 +194,12 @@ async def test_a_loaded_world_equals_the_live_one(tmp_path: Path) -> None:
         await begun.wait()
         await until(lambda: len(world.runs()) == 5)
         await compare()
-        world._host._last_cut_ms -= 10_000_000
+        cutting = world._host.cutting
+        assert cutting is not None
+        cutting.hasten()
         await runs[0].resume()
-        await until(lambda: not world._host.dirty.parts or world._host._cutting)
-        await until(lambda: not world._host._cutting)
+        await until(lambda: not cutting.dirty.parts or cutting.is_under_way)
+        await until(lambda: not cutting.is_under_way)
         found = await open_home(
             copy(tmp_path / "home", tmp_path / "cut"),
             durability="process",

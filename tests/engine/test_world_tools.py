@@ -212,15 +212,17 @@ async def test_a_call_given_up_before_it_began_never_happens(tmp_path: Path) -> 
 
     provider = Counting(priced("", tool_call("send"), tool_call("send")), "done")
     async with opened(tmp_path / "home", [provider], tools=[send]) as world:
-        await until(lambda: world._host._threads)
-        world._host._threads._threads_max = 1
+        await until(lambda: world._host.sending)
+        sending = world._host.sending
+        assert sending is not None
+        sending._threads._threads_max = 1
         run = await world.spawn(one("send"), task="x", workdir=tmp_path)
         await until(lambda: run.row().tool_calls)
         await run.cancel()
         await run.wait()
         release.set()
         await until(lambda: happened)
-        await until(world._host._threads._queue.empty)
+        await until(sending._threads._queue.empty)
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert happened == ["call-1"]
 

@@ -31,7 +31,7 @@ from leviath.components.events import Ended, Spawned
 from leviath.components.inputs import Slept
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
-from leviath.engine.limits import CUT_INTERVAL_MS, INBOX_INPUTS_MAX
+from leviath.engine.limits import INBOX_INPUTS_MAX
 from leviath.engine.tools import ToolCall, tool
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
@@ -140,7 +140,8 @@ async def test_a_full_disk_during_a_cut_stops_nothing(tmp_path: Path) -> None:
             nursery.start_soon(until, lambda: False, clock)
             for nth in range(1, 13):
                 vfs.recording.arm()
-                world._host._last_cut_ms -= CUT_INTERVAL_MS
+                assert world._host.cutting is not None
+                world._host.cutting.hasten()
                 vfs.recording.arm(Fault("write", nth, "enospc", 2))
                 run = await world.spawn(agent, task="x" * 3_000, workdir=tmp_path)
                 assert (await run.wait()).status == "complete"

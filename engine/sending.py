@@ -1,0 +1,94 @@
+"""Carrying durable commands outside: which lane takes a job, and how one is broken off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leviath.components.commands import Abort, CallTool, Gather, Infer
+from leviath.engine.lanes import Lane, ThreadLane
+from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    import trio
+
+    from leviath.components.commands import Command
+
+
+class Sending:
+    """The lanes of one host. Belongs to the nursery that the host runs in."""
+
+    def __init__(self, outside: Outside, nursery: trio.Nursery, token: trio.lowlevel.TrioToken):
+        self._outside = outside
+        self._lane = Lane(nursery)
+        self._threads = ThreadLane(token)
+        self._sync_jobs: dict[Hashable, ToolJob] = {}
+        self._closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is outside, or waits to go there."""
+        return bool(self._lane.busy or self._lane.waiting or self._sync_jobs)
+
+    @property
+    def has_plain_calls(self) -> bool:
+        """Plain functions are at work or wait for a thread."""
+        return bool(self._sync_jobs)
+
+    def look(self) -> None:
+        """Add a thread when plain functions keep others waiting."""
+        if self._sync_jobs and self._threads.is_behind:
+            self._threads.grow()
+
+    def carry_out(self, command: Command) -> None:
+        """Send one command. Its outcome is posted, whatever becomes of it."""
+        match command:
+            case Infer():
+                self._lane.put(InferJob(self._outside, command))
+            case CallTool():
+                self._call_tool(command)
+            case Gather():
+                self._lane.put(GatherJob(self._outside, command))
+            case Abort():
+                self._abort((command.run, command.effect))
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Break everything off. A plain function that is at work goes on until it returns."""
+        self._closed = True
+        self._lane.cancel_all()
+        self._threads.close()
+
+    def _call_tool(self, command: CallTool) -> None:
+        job = ToolJob(self._outside, command)
+        if job.refused():
+            return
+        assert job.tool is not None
+        if job.tool.is_async:
+            self._lane.put(job)
+            return
+        self._sync_jobs[job.key] = job
+
+        def work() -> Callable[[], None]:
+            if job.done or self._closed:
+                # Given up before it began: it must not happen now.
+                return lambda: None
+            land = job.perform_sync()
+
+            def landed() -> None:
+                self._sync_jobs.pop(job.key, None)
+                land()
+
+            return landed
+
+        self._threads.put(work)
+
+    def _abort(self, key: Hashable) -> None:
+        job = self._sync_jobs.pop(key, None)
+        if job is None:
+            self._lane.cancel(key)
+            return
+        job.abandoned()
+        self._threads.grow()
