@@ -10,7 +10,7 @@ import gc
 import logging
 import math
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -32,14 +32,11 @@ from leviath.engine.limits import (
     CLOSE_GRACE_MS,
     FREEZE_RUNS,
     HEARTBEAT_BUCKETS,
-    STEP_HOLD_MS,
-    STEP_INPUTS_MAX,
-    STEP_INPUTS_MIN,
     STORAGE_RETRY_MS,
     THREAD_LOOK_MS,
 )
 from leviath.engine.outside import Outside
-from leviath.engine.paging import saved_parts
+from leviath.engine.pacing import Pacer
 from leviath.engine.preview import Previews
 from leviath.engine.sending import Sending
 from leviath.systems.invariants import broken
@@ -50,14 +47,12 @@ if TYPE_CHECKING:
 
     from leviath.components.inputs import Input
     from leviath.engine.clock import Clock
-    from leviath.engine.commits import Chain
+    from leviath.engine.commits import Chain, PartRow
     from leviath.engine.mirroring import Mirror
     from leviath.engine.step import Stepper, StepResult
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
-    from leviath.persistence.reader import Reader
 
-C = TypeVar("C", bound=Component)
 FOREVER_MS = 1 << 62
 _log = logging.getLogger("leviath.engine")
 
@@ -112,7 +107,7 @@ class Host:
         self._in_flight: Unit | None = None
         self._in_flight_bytes = 0
         """Texts of the unit that is being committed."""
-        self._inputs_max = STEP_INPUTS_MAX
+        self._pacer = Pacer()
         self._frozen_runs = self.world.resident_count()
         self._next_due_ms: int | None = None
         self._retry_ms: int | None = None
@@ -291,11 +286,11 @@ class Host:
         if slept:
             inputs.append(Slept(slept))
         inbox = self.inbox
-        while inbox and len(inputs) < self._inputs_max:
+        while inbox and len(inputs) < self._pacer.inputs_max:
             inputs.append(inbox.popleft())
         began = perf_ns()
         result = self.stepper.step(inputs, Now(world_ms, self.clock.wall_ms()))
-        self._pace(len(inputs), perf_ns() - began)
+        self._pacer.took(len(inputs), perf_ns() - began)
         self._next_due_ms = result.next_due_ms
         for run, what in result.failures:
             _log.error("run %s: %s", self._name(run), what)
@@ -335,15 +330,6 @@ class Host:
             found.extend(self.check(owners[at : at + CHECK_RUNS]))
             await trio.lowlevel.checkpoint()
         return found
-
-    def _pace(self, inputs: int, took_ns: int) -> None:
-        """Size the next step so that it holds the loop for about ``STEP_HOLD_MS``."""
-        if inputs < 8:
-            return
-        fits = STEP_HOLD_MS * 1_000_000 * inputs // max(took_ns, 1)
-        # Half way there each time: one slow step says little.
-        paced = (self._inputs_max + fits) // 2
-        self._inputs_max = max(STEP_INPUTS_MIN, min(STEP_INPUTS_MAX, paced))
 
     def identity(self, run: int) -> Identity:
         """Who a run with an effect in flight is."""
@@ -451,15 +437,12 @@ class Host:
             self._fail(error)
         self._wakeup.set()
 
-    def rewrite(self, runs: Iterable[int], reader: Reader | None) -> None:
-        """Have the files of these runs written again; ended ones are read for it, not hosted."""
-        for n in runs:
-            if n in self.world and self.mirror is not None:
-                self.mirror.want(n, 0)
-            elif reader is not None:
-                parts = saved_parts(reader, n)
-                if parts:
-                    self._unit.runs[n] = parts
+    def write_files_of(self, n: int, parts: PartRow | None) -> None:
+        """Have a run's files written again; ``parts`` are those of a run that is not hosted."""
+        if parts is not None:
+            self._unit.runs[n] = parts
+        elif self.mirror is not None:
+            self.mirror.want(n, 0)
 
     # --- leaving --------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import trio
@@ -23,18 +24,80 @@ from leviath.engine.offering import Offering
 from leviath.engine.opening import (
     Opened,
     opening_inputs,
+    settle_inputs,
 )
 from leviath.engine.outside import Outside
+from leviath.engine.paging import saved_parts
 from leviath.engine.run_folders import Unreadable
 from leviath.engine.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from leviath.engine.clock import Clock
     from leviath.engine.run_folders import ImportedRun
     from leviath.persistence.database import Database
     from leviath.systems.run import Ack
+
+
+@asynccontextmanager
+async def hosted(
+    opened: Opened,
+    offering: Offering,
+    clock: Clock,
+    configured: Configured,
+    on_text: Callable[[str, str], None] | None,
+    *,
+    drive: bool,
+    checks: bool,
+    grace_ms: int,
+) -> AsyncIterator[Host]:
+    """Drive an opened home inside the block, and let it go whatever happens.
+
+    Raises what the block raises, or why the host had to stop.
+    """
+    scratch: TemporaryDirectory[str] | None = None
+    if opened.home is None:
+        # Nothing of the world is written; but tools put drafts and long results somewhere.
+        scratch = TemporaryDirectory(prefix="leviath-")
+        runs = scratch.name
+    else:
+        runs = str(opened.home / "runs")
+    try:
+        host = make_host(
+            opened,
+            offering,
+            clock,
+            configured,
+            on_text,
+            runs,
+            drive=drive,
+            checks=checks,
+            grace_ms=grace_ms,
+        )
+        caught: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drive_host, host, nursery.cancel_scope)
+            nursery.start_soon(host.check_all)
+            try:
+                await take_folders(opened, host)
+                for item in settle_inputs(opened) if drive else ():
+                    host.post(item)
+                yield host
+            except BaseException as error:  # noqa: BLE001 - raised below, outside of the nursery
+                caught = error
+            with trio.CancelScope(shield=True):
+                await close_host(opened, host)
+                while nursery.child_tasks:
+                    await trio.lowlevel.checkpoint()
+    finally:
+        opened.release()
+        if scratch is not None:
+            scratch.cleanup()
+    if host.fatal is not None:
+        raise host.fatal from (None if isinstance(caught, trio.Cancelled) else caught)
+    if caught is not None:
+        raise caught
 
 
 async def drive_host(host: Host, block: trio.CancelScope) -> None:
@@ -104,7 +167,12 @@ def make_host(
         host.post(item)
     if mirror is not None and files is not None:
         files.doubt(opened.findings.rewritten)
-        host.rewrite(opened.findings.rewritten, opened.reader)
+        for n in opened.findings.rewritten:
+            if n in opened.world:
+                host.write_files_of(n, None)
+            elif opened.reader is not None:
+                # Ended runs are read for it, not hosted.
+                host.write_files_of(n, saved_parts(opened.reader, n) or None)
     return host
 
 

@@ -151,14 +151,14 @@ def _turn(
     text = resolve(entry.text)
     if text or calls:
         messages.append(Message("assistant", text, calls))
-    for result in results:
-        if result.call_id in asked:
-            messages.append(
-                Message(
-                    "tool",
-                    resolve(result.text),
-                    call_id=result.call_id,
-                    tool=result.tool,
-                    is_error=result.is_error,
-                )
-            )
+    messages.extend(
+        Message(
+            "tool",
+            resolve(result.text),
+            call_id=result.call_id,
+            tool=result.tool,
+            is_error=result.is_error,
+        )
+        for result in results
+        if result.call_id in asked
+    )

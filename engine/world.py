@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,7 +25,7 @@ from leviath.components.run_id import is_run_id
 from leviath.components.world_facts import Counters, Policy
 from leviath.engine.clock import RealClock
 from leviath.engine.host import Host
-from leviath.engine.launching import close_host, drive_host, make_host, take_folders
+from leviath.engine.launching import hosted
 from leviath.engine.limits import CLOSE_GRACE_MS
 from leviath.engine.listening import EventStream
 from leviath.engine.offering import Offering
@@ -35,7 +34,6 @@ from leviath.engine.opening import (
     Opened,
     open_home,
     policy_of,
-    settle_inputs,
 )
 from leviath.engine.preview import Preview
 from leviath.engine.pricing import PriceTable
@@ -271,46 +269,15 @@ async def open_world(
     table = prices if isinstance(prices, PriceTable) else PriceTable.parse(prices or {})
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
-    scratch: TemporaryDirectory[str] | None = None
-    if opened.home is None:
-        # Nothing of the world is written; but tools put drafts and long results somewhere.
-        scratch = TemporaryDirectory(prefix="leviath-")
-        runs = scratch.name
-    else:
-        runs = str(opened.home / "runs")
-    try:
-        opened.know(redactor)
-        host = make_host(
-            opened,
-            offering,
-            real,
-            configured,
-            on_text,
-            runs,
-            drive=drive,
-            checks=checks,
-            grace_ms=grace_ms,
-        )
-        caught: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(drive_host, host, nursery.cancel_scope)
-            nursery.start_soon(host.check_all)
-            try:
-                await take_folders(opened, host)
-                for item in settle_inputs(opened) if drive else ():
-                    host.post(item)
-                yield OpenWorld(opened, host, offering)
-            except BaseException as error:  # noqa: BLE001 - raised below, outside of the nursery
-                caught = error
-            with trio.CancelScope(shield=True):
-                await close_host(opened, host)
-                while nursery.child_tasks:
-                    await trio.lowlevel.checkpoint()
-    finally:
-        opened.release()
-        if scratch is not None:
-            scratch.cleanup()
-    if host.fatal is not None:
-        raise host.fatal from (None if isinstance(caught, trio.Cancelled) else caught)
-    if caught is not None:
-        raise caught
+    opened.know(redactor)
+    async with hosted(
+        opened,
+        offering,
+        real,
+        configured,
+        on_text,
+        drive=drive,
+        checks=checks,
+        grace_ms=grace_ms,
+    ) as host:
+        yield OpenWorld(opened, host, offering)
