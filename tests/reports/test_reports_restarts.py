@@ -75,6 +75,7 @@ def test_after_a_crash_every_run_is_driven_or_over_and_none_is_a_ghost(place: Pl
     async def drive() -> None:
         async with opened(place.home, fleet.providers(thinks=False), tools=[fleet.send]) as world:
             await until(lambda: all(settled(run) for run in world.runs()))
+            await until(lambda: world._host.is_settled)
             live = {run.run_id for run in world.runs() if not run.status.status.is_ended}
             rows = world.listing(limit=100)
             assert {row.run_id for row in rows if row.ended_ms is None} == live
