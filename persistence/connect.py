@@ -58,6 +58,12 @@ def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageEr
         return StorageError(
             f"{path}: another program keeps the database busy; close it", path=path, busy=True
         )
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
+        return StorageError(
+            f"{path}: it may not be written ({error}); give this user the right to write the "
+            "home's folder and files, or use another home",
+            path=path,
+        )
     if isinstance(error, apsw.IOError):
         return StorageError(f"{path}: input/output error ({error})", path=path, io=True)
     return StorageError(f"{path}: {error}", path=path)

@@ -227,7 +227,10 @@ def _identity_of_path(path: Path) -> tuple[int, int]:
 def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{path}: {what}: no space left on the disk", path=str(path))
-    return StorageError(f"{path}: {what} ({error.strerror})", path=str(path), errno=error.errno)
+    message = f"{path}: {what} ({error.strerror})"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        message += "; give this user the right to write there, or use another home"
+    return StorageError(message, path=str(path), errno=error.errno)
 
 
 @contextlib.contextmanager

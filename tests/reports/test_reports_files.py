@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -10,7 +15,7 @@ import pytest
 import trio
 from crashed_homes import crashed
 from engine_worlds import Counting, Gate, in_trio, one, opened, priced, tool_call, until
-from lev_commands import Place
+from lev_commands import SRC, Place
 from msgspec.structs import replace
 
 from leviath.components.errors import DiskFull, NewerFormat, RunConflict, StorageError
@@ -21,8 +26,6 @@ from leviath.persistence.run_meta import RunMeta
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from leviath.components.world_facts import Policy
 
 SUBMIT = tool_call("submit_output", content="the answer")
@@ -277,3 +280,54 @@ async def test_a_run_that_has_not_ended_cannot_be_removed(tmp_path: Path) -> Non
         assert (await run.wait()).status == "complete"
         await run.forget()
         assert world.listing() == []
+
+
+# --- what may not be written ----------------------------------------------------------------------
+
+REFUSED = """
+import os, sys, trio, leviath
+from leviath.engine import spawning, file_thread  # whatever is imported later is not readable
+
+async def main():
+    async with leviath.open_world(durability="memory"):
+        pass
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        async with leviath.open_world(sys.argv[1]):
+            pass
+    except leviath.LevError as error:
+        print(type(error).__name__, error)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("refused", ["home", "lock", "world.db"])
+def test_a_home_that_may_not_be_written_is_one_clear_error(refused: str) -> None:
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        home = Path(folder) / "home"
+
+        async def make() -> None:
+            async with opened(home, []):
+                pass
+
+        trio.run(make)
+        for path in (home, *home.iterdir()):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        (home if refused == "home" else home / refused).chmod(0o444)
+        before = (home / "world.db").read_bytes()
+        done = subprocess.run(
+            [sys.executable, "-c", REFUSED, str(home)],
+            env=os.environ | {"PYTHONPATH": str(SRC)},
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert (home / "world.db").read_bytes() == before
+        assert len(done.stdout.splitlines()) == 1
+        assert str(home) in done.stdout
+        assert "give this user the right to write" in done.stdout
