@@ -59,4 +59,4 @@ def _splice(owners: Owners, change: Splice) -> None:
         + sum(entry.tokens for entry in change.append)
     )
     new = Region(old.name, old.max_tokens, tokens, old.entries[change.drop :] + change.append)
-    row[Context] = Context(context.regions[:index] + (new,) + context.regions[index + 1 :])
+    row[Context] = Context((*context.regions[:index], new, *context.regions[index + 1 :]))

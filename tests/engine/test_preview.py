@@ -11,7 +11,7 @@ from leviath.components.errors import StorageError
 from leviath.components.events import Confirmed, Ended, Spawned, Withdrawn, WorldEvent
 from leviath.engine.blueprints import parse_blueprint
 from leviath.engine.limits import EVENT_QUEUE_MAX
-from leviath.engine.preview import Previews
+from leviath.engine.preview import Previewed, Previews
 from leviath.engine.world import open_world
 from leviath.providers.scripted import Scripted
 
@@ -38,7 +38,7 @@ def test_previewed_events_carry_no_number_and_are_confirmed_by_their_step(tmp_pa
             preview = world.preview()
             run = await world.spawn(parse_blueprint(AGENT, where="t"), workdir=tmp_path)
             await run.wait()
-            heard = []
+            heard: list[Previewed] = []
             async for item in preview:
                 heard.append(item)
                 if isinstance(item, Confirmed) and any(isinstance(e, Ended) for e in heard):

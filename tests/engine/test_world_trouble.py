@@ -140,7 +140,7 @@ async def test_a_full_disk_during_a_cut_stops_nothing(tmp_path: Path) -> None:
             nursery.start_soon(until, lambda: False, clock)
             for nth in range(1, 13):
                 vfs.recording.arm()
-                world._host.cutting.hasten()  # type: ignore[union-attr]
+                world._host.cutting.hasten()
                 vfs.recording.arm(Fault("write", nth, "enospc", 2))
                 run = await world.spawn(agent, task="x" * 3_000, workdir=tmp_path)
                 assert (await run.wait()).status == "complete"

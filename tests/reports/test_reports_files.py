@@ -185,6 +185,33 @@ async def test_a_home_of_a_newer_leviath_is_refused_and_not_touched(tmp_path: Pa
     assert files(home) == before
 
 
+@pytest.mark.parametrize("owner", [0, 1])
+@in_trio
+async def test_a_store_that_names_what_only_a_newer_leviath_knows_is_not_taken_for_damaged(
+    tmp_path: Path, owner: int
+) -> None:
+    home = tmp_path / "home"
+    gate = Gate(priced("done"))
+    async with opened(home, [gate]) as world:
+        run = await world.spawn(one(), task="x", workdir=tmp_path)
+        await gate.waiting.wait()
+    novel = "insert into state select owner, 'Novel', cut, crc, body from state where owner = ?"
+    with apsw.Connection(str(home / "world.db")) as database:
+        database.execute(novel + " and body is not null limit 1", (owner,))
+    database.close()
+    for _ in range(2):
+        with pytest.raises(NewerFormat, match="'Novel'.*newer leviath"):
+            async with opened(home, [gate]):
+                raise AssertionError
+    assert not list(home.glob("world.db.lost-*"))
+    with apsw.Connection(str(home / "world.db")) as database:
+        database.execute("delete from state where part = 'Novel'")
+    database.close()
+    gate.open.set()
+    async with opened(home, [gate]) as world:
+        assert (await world.run(run.run_id).wait()).status == "complete"
+
+
 def files(home: Path) -> dict[str, bytes]:
     """Every file of a home but its lock."""
     return {

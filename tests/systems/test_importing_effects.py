@@ -42,7 +42,7 @@ def moved(*calls: tuple[str, str, str], hold: bool) -> tuple[Hand, int]:
     run = there.spawn(blueprint)
     if calls:
         there.reply("", *calls)
-    parts = []
+    parts: list[tuple[str, bytes]] = []
     for part in there.world.parts_of(run):
         body = msgspec.msgpack.encode(part)
         if isinstance(part, Effects):
