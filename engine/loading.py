@@ -13,15 +13,17 @@ from msgspec import Struct
 from leviath.components.blueprint import decode_blueprint
 from leviath.components.changes import Gone, Splice
 from leviath.components.context import Context
-from leviath.components.effects import Effects
+from leviath.components.effects import Effects, Inbox, Timers
 from leviath.components.errors import Damaged
 from leviath.components.identity import Identity, Launch
+from leviath.components.output import Flags
 from leviath.components.parts import DECODERS, RUN_PARTS, WORLD_OWNER
+from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters
 from leviath.persistence.journal import ORIGIN, check_chain, decode_changes
-from leviath.persistence.redo import Owners, apply_changes
+from leviath.persistence.redo import Owners, apply_changes, decode_part, unknown_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +34,26 @@ if TYPE_CHECKING:
     from leviath.systems.caches import Caches
     from leviath.systems.world import World
 
+_ALIKE = frozenset(
+    kind.__name__
+    for kind in (
+        Context,
+        Cost,
+        Effects,
+        Flags,
+        Inbox,
+        Ledgers,
+        Resolution,
+        Stage,
+        Status,
+        Timers,
+        Visits,
+    )
+)
+"""Parts that differ little between the runs of one fleet."""
+_SHARED_BYTES_MAX = 1_024
+_SHARED_MAX = 4_096
+"""Bounds what a load remembers of parts that turn out to be unlike."""
 _SLICE_RUNS = 64
 """Runs between two looks at the clock: about 2 ms of work."""
 
@@ -68,7 +90,7 @@ def load_world(
     ``mark`` is called before each run is decoded, when an earlier load did not finish.
 
     Raises Damaged when the store, owner 0 or the journal is not what was written; a single run that
-    cannot be decoded is quarantined instead.
+    cannot be decoded is quarantined instead. Raises NewerFormat for a part that is not known here.
     """
     loaded = Loaded()
     row = db.world()
@@ -96,6 +118,8 @@ def _read_state(
 ) -> Iterator[Loaded]:
     current, count = -1, 0
     decoders = {name: decoder.decode for name, decoder in DECODERS.items()}
+    # Parked runs of one fleet are alike in most parts: what is equal is decoded and kept once.
+    shared: dict[tuple[str, bytes], Component] = {}
     for state in db.state_rows(ended=False):
         if state.owner != current:
             current = state.owner
@@ -109,8 +133,15 @@ def _read_state(
         if current in loaded.quarantined:
             continue
         decode = decoders.get(state.part)
+        if decode is None:
+            raise unknown_part(state.part)
+        body = state.body or b""
+        known = shared.get((state.part, body)) if len(body) <= _SHARED_BYTES_MAX else None
+        if known is not None:
+            owners.setdefault(current, {})[type(known)] = known
+            continue
         try:
-            component: Component = decode(state.body or b"")  # type: ignore[misc]
+            component: Component = decode(body)
         except Exception as error:  # noqa: BLE001 - whatever a decoder makes of damaged bytes
             if not current:
                 raise Damaged(f"the world's {state.part} cannot be decoded: {error}") from None
@@ -118,6 +149,8 @@ def _read_state(
             owners.pop(current, None)
             continue
         owners.setdefault(current, {})[type(component)] = component
+        if state.part in _ALIKE and len(body) <= _SHARED_BYTES_MAX and len(shared) < _SHARED_MAX:
+            shared[state.part, body] = component
 
 
 def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Loaded]:
@@ -137,10 +170,9 @@ def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Lo
             )
         loaded.digest = check_chain(loaded.digest, row)
         loaded.step, loaded.world_ms, loaded.wall_ms = row.step, row.world_ms, row.wall_ms
-        changes = [
-            change for change in decode_changes(row) if change.owner not in loaded.quarantined
-        ]
+        changes = decode_changes(row)
         _page_in(db, owners, {change.owner for change in changes}, loaded)
+        changes = [change for change in changes if change.owner not in loaded.quarantined]
         apply_changes(owners, changes)
         for change in changes:
             loaded.redone.update((change.owner, part) for part in _parts_of(change))
@@ -160,12 +192,13 @@ def _page_in(db: Database, owners: Owners, touched: set[int], loaded: Loaded) ->
     for owner in touched:
         if owner in owners or owner == WORLD_OWNER or owner in loaded.quarantined:
             continue
-        rows = db.owner_state(owner)
-        if rows:
-            owners[owner] = {}
-            for state in rows:
-                component: Component = DECODERS[state.part].decode(state.body or b"")
-                owners[owner][type(component)] = component
+        try:
+            parts = [decode_part(row.part, row.body or b"") for row in db.owner_state(owner)]
+        except Damaged as error:
+            loaded.quarantined[owner] = str(error)
+            continue
+        if parts:
+            owners[owner] = {type(part): part for part in parts}
 
 
 def _fill(

@@ -7,7 +7,7 @@ import msgspec
 from leviath.components.base import Component
 from leviath.components.changes import Change, Gone, Put, Remove, Splice
 from leviath.components.context import Context, Region
-from leviath.components.errors import Damaged
+from leviath.components.errors import Damaged, NewerFormat
 from leviath.components.parts import DECODERS, PARTS
 
 Owners = dict[int, dict[type[Component], Component]]
@@ -15,22 +15,30 @@ Owners = dict[int, dict[type[Component], Component]]
 
 
 def decode_part(part: str, body: bytes | memoryview) -> Component:
-    """Decode one saved part. Raises Damaged naming the part."""
+    """Decode one saved part. Raises Damaged naming the part, NewerFormat for one that only a newer
+    release knows: that is no damage, and nothing may be rebuilt without it."""
     decoder = DECODERS.get(part)
     if decoder is None:
-        raise Damaged(
-            f"the store names a part {part!r} that this leviath does not know; "
-            "use the newer release"
-        )
+        raise unknown_part(part)
     try:
         component: Component = decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"a saved {part} cannot be decoded ({error}); restore the home") from None
     return component
 
 
+def unknown_part(part: str) -> NewerFormat:
+    """The error for a part that this release does not know."""
+    return NewerFormat(
+        f"the store names a part {part!r} that this leviath does not know; use the newer leviath "
+        "that wrote it (no run was changed)",
+        part=part,
+    )
+
+
 def apply_changes(owners: Owners, changes: list[Change]) -> None:
-    """Apply one step's redo list in order. Raises Damaged when it does not fit the state."""
+    """Apply one step's redo list in order. Raises Damaged when it does not fit the state, and
+    NewerFormat, see ``decode_part``."""
     for change in changes:
         if isinstance(change, Put):
             component = decode_part(change.part, bytes(change.body))
@@ -38,8 +46,12 @@ def apply_changes(owners: Owners, changes: list[Change]) -> None:
         elif isinstance(change, Splice):
             _splice(owners, change)
         elif isinstance(change, Remove):
-            owners.get(change.owner, {}).pop(PARTS[change.part], None)
-        elif isinstance(change, Gone):
+            kind = PARTS.get(change.part)
+            if kind is None:
+                raise unknown_part(change.part)
+            owners.get(change.owner, {}).pop(kind, None)
+        else:
+            assert type(change) is Gone
             owners.pop(change.owner, None)
 
 

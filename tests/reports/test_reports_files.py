@@ -200,7 +200,7 @@ async def test_a_store_that_names_what_only_a_newer_leviath_knows_is_not_taken_f
         database.execute(novel + " and body is not null limit 1", (owner,))
     database.close()
     for _ in range(2):
-        with pytest.raises(NewerFormat, match="'Novel'.*newer leviath"):
+        with pytest.raises(NewerFormat, match=r"'Novel'.*newer leviath"):
             async with opened(home, [gate]):
                 raise AssertionError
     assert not list(home.glob("world.db.lost-*"))
