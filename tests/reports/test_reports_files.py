@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,13 @@ from engine_worlds import Counting, Gate, in_trio, one, opened, priced, tool_cal
 from lev_commands import SRC, Place
 from msgspec.structs import replace
 
+from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import DiskFull, NewerFormat, RunConflict, StorageError
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
 from leviath.engine.tools import tool
 from leviath.persistence.run_meta import RunMeta
+from leviath.providers.scripted import Failure
 from leviath.simulation.disk import Fault, Recording, RecordingDisk
 
 if TYPE_CHECKING:
@@ -210,6 +213,35 @@ async def test_a_store_that_names_what_only_a_newer_leviath_knows_is_not_taken_f
     gate.open.set()
     async with opened(home, [gate]) as world:
         assert (await world.run(run.run_id).wait()).status == "complete"
+
+
+@in_trio
+async def test_a_run_that_came_back_from_its_ending_with_damaged_state_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    clock = ManualClock()
+    refused = Failure(kind=ErrorKind.BAD_REQUEST, message="no")
+    async with opened(home, [Counting(refused)], clock=clock) as world:
+        run = await world.spawn(one(), task="x", workdir=tmp_path)
+        assert (await run.wait()).status == "error"
+        await until(lambda: not world.runs(), clock)
+    gate = Gate(priced("x"), priced("done"))
+    async with opened(home, [gate]) as world:
+        other = await world.spawn(one(), task="x", workdir=tmp_path)
+        await world.run(run.run_id).resume()
+        await until(lambda: len(gate.asked) == 2)
+        await until(lambda: world._host.is_settled)
+        copy = crashed(home, tmp_path / "crashed")
+    with apsw.Connection(str(copy / "world.db")) as database:
+        database.execute(
+            "update state set body = x'c1', crc = ? where owner = 1 and part = 'Launch'",
+            (zlib.crc32(b"\xc1"),),
+        )
+    database.close()
+    async with opened(copy, [Counting(priced("x"), priced("done"))]) as world:
+        assert [found.run_id for found in world.report.quarantined] == [run.run_id]
+        assert (await world.run(other.run_id).wait()).status == "complete"
 
 
 def files(home: Path) -> dict[str, bytes]:
