@@ -216,7 +216,7 @@ async def test_a_store_that_names_what_only_a_newer_leviath_knows_is_not_taken_f
 
 
 @in_trio
-async def test_a_run_that_came_back_from_its_ending_with_damaged_state_stops_no_other(
+async def test_an_ended_run_that_was_resumed_and_has_damaged_state_stops_no_other(
     tmp_path: Path,
 ) -> None:
     home = tmp_path / "home"
@@ -226,11 +226,13 @@ async def test_a_run_that_came_back_from_its_ending_with_damaged_state_stops_no_
         run = await world.spawn(one(), task="x", workdir=tmp_path)
         assert (await run.wait()).status == "error"
         await until(lambda: not world.runs(), clock)
-    gate = Gate(priced("x"), priced("done"))
-    async with opened(home, [gate]) as world:
-        other = await world.spawn(one(), task="x", workdir=tmp_path)
-        await world.run(run.run_id).resume()
-        await until(lambda: len(gate.asked) == 2)
+    quiet = Gate(priced("done"), name="quiet")
+    async with opened(home, [Counting(priced("x"), priced("done")), quiet]) as world:
+        other = await world.spawn(one(), task="x", model="quiet/m", workdir=tmp_path)
+        run = world.run(run.run_id)
+        await run.resume()
+        assert (await run.wait()).status == "complete"
+        await quiet.waiting.wait()
         await until(lambda: world._host.is_settled)
         copy = crashed(home, tmp_path / "crashed")
     with apsw.Connection(str(copy / "world.db")) as database:
@@ -239,7 +241,8 @@ async def test_a_run_that_came_back_from_its_ending_with_damaged_state_stops_no_
             (zlib.crc32(b"\xc1"),),
         )
     database.close()
-    async with opened(copy, [Counting(priced("x"), priced("done"))]) as world:
+    quiet.open.set()
+    async with opened(copy, [quiet]) as world:
         assert [found.run_id for found in world.report.quarantined] == [run.run_id]
         assert (await world.run(other.run_id).wait()).status == "complete"
 
