@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from leviath.systems.run import Tick
     from leviath.systems.world import World
 
+_BLANKS_MAX = 256
+"""Blueprints whose blank parts are kept at hand."""
 CONTEXT_TOKENS_ASSUMED = 200_000
 _GATHERED_SEEDS = ("files", "glob")
 
@@ -93,7 +95,6 @@ def _first_components(
     world: World, tick: Tick, spawn: Spawn, blueprint: Blueprint, ordinal: int, run_id: str
 ) -> list[Component]:
     parent = world.find(spawn.parent, Tree) if spawn.parent else None
-    stages_totals = tuple(StageTotals(stage.name) for stage in blueprint.stages)
     candidates = stages.candidates_of(world, spawn.launch, blueprint.stages[blueprint.entry])
     window = window_tokens(world, candidates)
     return [
@@ -108,15 +109,27 @@ def _first_components(
         ),
         Status(RunStatus.STARTING),
         Clock(since_ms=tick.now.world_ms),
-        Cost(),
-        Ledgers(stages_totals),
-        Visits((0,) * len(blueprint.stages)),
         Resolution(None, candidates),
-        regions.empty_context(blueprint, window),
-        Effects(),
-        Inbox(),
-        Flags(),
+        *_blank(world, spawn.launch.blueprint, blueprint, window),
     ]
+
+
+def _blank(world: World, digest: bytes, blueprint: Blueprint, window: int) -> tuple[Component, ...]:
+    """What all new runs of a blueprint have alike. Immutable, so they share it until it changes."""
+    blank = world.blanks.get((digest, window))
+    if blank is None:
+        if len(world.blanks) >= _BLANKS_MAX:
+            world.blanks.clear()
+        blank = world.blanks[digest, window] = (
+            Cost(),
+            Ledgers(tuple(StageTotals(stage.name) for stage in blueprint.stages)),
+            Visits((0,) * len(blueprint.stages)),
+            regions.empty_context(blueprint, window),
+            Effects(),
+            Inbox(),
+            Flags(),
+        )
+    return blank
 
 
 def window_tokens(world: World, candidates: tuple[tuple[str, str], ...]) -> int:

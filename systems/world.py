@@ -84,6 +84,8 @@ class World:
         """The shelf: immutable content by digest, filled by the engine before a step names it."""
         self.views: dict[tuple[bytes, int], StageView] = {}
         """What ``systems.views`` worked out under the present offer, by blueprint and stage."""
+        self.blanks: dict[tuple[bytes, int], tuple[Component, ...]] = {}
+        """What new runs have alike, by blueprint and window; filled by ``systems.spawning``."""
         self.by_run_id: dict[str, int] = {}
         self.by_key: dict[str, int] = {}
         self.touched: set[int] = set()
