@@ -6,7 +6,8 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +28,9 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
 from leviath.components.text import inline
 from leviath.components.world_facts import Counters, Offer, OfferedTool, Policy, Prices, Seed
+from leviath.engine.offering import Offering
 from leviath.engine.step import Stepper, StepResult
+from leviath.engine.tools import Tool, as_tool
 from leviath.persistence.journal import ORIGIN, decode_changes, encode_step
 from leviath.persistence.redo import Owners, apply_changes
 from leviath.simulation.rebuild import rebuild
@@ -43,11 +46,15 @@ if TYPE_CHECKING:
     from leviath.persistence.rows import JournalRow
 
 K = TypeVar("K")
+Offerable: TypeAlias = Sequence[Tool | Callable[..., object] | OfferedTool]
 START_MS = 1_790_000_000_000
 
 
 class Hand:
     """A world without a host. ``commands`` holds what was asked for and is not answered yet.
+
+    ``tools`` are given as to ``open_world``, and leviath's own two for output and context come with
+    them; an OfferedTool stands for itself. No tool is run: ``tool`` says what came of a call.
 
     With ``check`` every step is held to the invariants, to a world rebuilt from its components and
     to its own redo list; AssertionError names the first difference.
@@ -57,7 +64,7 @@ class Hand:
         self,
         *,
         providers: tuple[str, ...] = ("scripted",),
-        tools: tuple[OfferedTool, ...] = (),
+        tools: Offerable = (),
         policy: Policy | None = None,
         prices: Prices | None = None,
         seed: int = 1,
@@ -77,7 +84,7 @@ class Hand:
         self.world.take_changes()
         self.redone: Owners = {WORLD_OWNER: _row(self.world, WORLD_OWNER)}
         """What a loader would have: the start, and every redo list since."""
-        self.offer = Offer(providers, tools)
+        self.offer = Offer(providers, _offered(tools))
         self.post(HostOpened(1, RULES), Configured(policy, self.offer, prices))
 
     def post(self, *inputs: Input) -> StepResult:
@@ -140,14 +147,14 @@ class Hand:
         self,
         *,
         providers: tuple[str, ...] | None = None,
-        tools: tuple[OfferedTool, ...] | None = None,
+        tools: Offerable | None = None,
         policy: Policy | None = None,
     ) -> StepResult:
         """Change what the host offers, or how it decides."""
         if providers is not None:
             self.offer = replace(self.offer, providers=providers)
         if tools is not None:
-            self.offer = replace(self.offer, tools=tools)
+            self.offer = replace(self.offer, tools=_offered(tools))
         return self.post(Configured(policy, self.offer))
 
     def sleep(self, span_ms: int) -> StepResult:
@@ -233,6 +240,13 @@ class Hand:
     def status(self, run: int) -> Status:
         """The run's status with all that belongs to it."""
         return self.world.get(run, Status)
+
+
+def _offered(tools: Offerable) -> tuple[OfferedTool, ...]:
+    """What a host with these tools would offer."""
+    given = tuple(tool for tool in tools if isinstance(tool, OfferedTool))
+    own = [as_tool(tool) for tool in tools if not isinstance(tool, OfferedTool)]
+    return given if not own else (*given, *Offering((), own).offer.tools)
 
 
 def _row(world: World, owner: int) -> dict[type[Component], Component]:

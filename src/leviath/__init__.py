@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from leviath.components import blueprint as blueprint
     from leviath.components import events as events
     from leviath.components.blueprint import Blueprint as Blueprint
+    from leviath.components.error_kind import ErrorKind as ErrorKind
     from leviath.components.errors import BlueprintError as BlueprintError
     from leviath.components.errors import ConfigError as ConfigError
     from leviath.components.errors import Damaged as Damaged
@@ -32,8 +33,17 @@ if TYPE_CHECKING:
     from leviath.engine import aio as aio
     from leviath.engine import blocking as blocking
     from leviath.engine.blueprints import load_blueprint as load_blueprint
+    from leviath.engine.blueprints import parse_blueprint as parse_blueprint
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
     from leviath.engine.clock import ManualClock as ManualClock
+    from leviath.engine.ports import CallRequest as CallRequest
+    from leviath.engine.ports import InferenceReply as InferenceReply
+    from leviath.engine.ports import InferenceRequest as InferenceRequest
+    from leviath.engine.ports import Message as Message
+    from leviath.engine.ports import Provider as Provider
+    from leviath.engine.ports import ToolSpec as ToolSpec
+    from leviath.engine.ports import Usage as Usage
+    from leviath.engine.ports import provider_error as provider_error
     from leviath.engine.pricing import PriceTable as PriceTable
     from leviath.engine.run_handle import RunHandle as RunHandle
     from leviath.engine.tools import MayHaveHappened as MayHaveHappened
@@ -46,6 +56,8 @@ if TYPE_CHECKING:
     from leviath.persistence.rows import LedgerRow as LedgerRow
     from leviath.persistence.rows import RunRow as RunRow
     from leviath.persistence.run_meta import RunMeta as RunMeta
+    from leviath.providers.scripted import Failure as Failure
+    from leviath.providers.scripted import Reply as Reply
     from leviath.providers.scripted import Scripted as Scripted
     from leviath.providers.scripted import tool_call as tool_call
     from leviath.simulation import testing as testing
@@ -55,21 +67,29 @@ __version__ = "0.1.0"
 __all__ = [
     "Blueprint",
     "BlueprintError",
+    "CallRequest",
     "ConfigError",
     "Damaged",
     "DiskFull",
     "DocumentError",
+    "ErrorKind",
+    "Failure",
+    "InferenceReply",
+    "InferenceRequest",
     "LedgerRow",
     "LevError",
     "Locked",
     "ManualClock",
     "MayHaveHappened",
+    "Message",
     "NewerFormat",
     "OpenWorld",
     "Policy",
     "PriceTable",
+    "Provider",
     "ProviderError",
     "ReplayDivergence",
+    "Reply",
     "RunConflict",
     "RunHandle",
     "RunMeta",
@@ -84,6 +104,8 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "ToolResult",
+    "ToolSpec",
+    "Usage",
     "WorldError",
     "__version__",
     "aio",
@@ -92,6 +114,8 @@ __all__ = [
     "events",
     "load_blueprint",
     "open_world",
+    "parse_blueprint",
+    "provider_error",
     "testing",
     "tool",
     "tool_call",
@@ -109,6 +133,7 @@ _MODULES = {
 
 _HOMES = {
     "components.blueprint": "Blueprint",
+    "components.error_kind": "ErrorKind",
     "components.errors": (
         "BlueprintError ConfigError Damaged DiskFull DocumentError LevError Locked NewerFormat"
         " ProviderError ReplayDivergence RunConflict RunNotFound SpawnError StorageError"
@@ -117,15 +142,18 @@ _HOMES = {
     "components.run_status": "RunStatus",
     "components.secret": "Secret",
     "components.world_facts": "Policy",
-    "engine.blueprints": "load_blueprint validate_blueprint",
+    "engine.blueprints": "load_blueprint parse_blueprint validate_blueprint",
     "engine.clock": "ManualClock",
+    "engine.ports": (
+        "CallRequest InferenceReply InferenceRequest Message Provider ToolSpec Usage provider_error"
+    ),
     "engine.pricing": "PriceTable",
     "engine.tools": "MayHaveHappened Tool ToolCall ToolResult tool",
     "engine.run_handle": "RunHandle",
     "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",
     "persistence.run_meta": "RunMeta",
-    "providers.scripted": "Scripted tool_call",
+    "providers.scripted": "Failure Reply Scripted tool_call",
 }
 """Modules, and the public names that they hold."""
 
