@@ -70,7 +70,7 @@ class Launch:
             raise SpawnError(f"the workdir {arguments.workdir!r} is no folder; make it first")
         self.regions = _pairs(arguments.region, "--region", files=True)
         self.metadata = _pairs(arguments.metadata, "--metadata", files=False)
-        self.yolo = False if arguments.yolo is None else arguments.yolo or True
+        self.yolo = check_yolo(False if arguments.yolo is None else arguments.yolo or True)
 
     async def spawn(self, world: OpenWorld) -> RunHandle:
         """Start one run as asked for."""
@@ -203,11 +203,6 @@ def _check_task(blueprint: Blueprint, task: str) -> None:
     )
     if takes_task and not task:
         raise SpawnError(f"{blueprint.name} needs a task; give --task TEXT or --task FILE")
-    if task and not takes_task:
-        raise SpawnError(
-            f"{blueprint.name} has no region for a task; leave --task out, or give its blueprint "
-            "a region `task`"
-        )
 
 
 def read_task(given: str) -> str:

@@ -163,7 +163,7 @@ class Hand:
         self.wall_ms += span_ms
         return self.post()
 
-    def spawn(self, blueprint: Blueprint, task: str = "do it", **more: Any) -> int:
+    def spawn(self, blueprint: Blueprint, task: str = "", **more: Any) -> int:
         """Start a run; returns its ordinal."""
         digest = self._shelve(blueprint)
         options = {key: more.pop(key) for key in ("key", "run_id", "parent") if key in more}

@@ -116,6 +116,9 @@ def _resume_paused(run: Run, tick: Tick, actor: str) -> None:
 
 def _drive_again(run: Run, tick: Tick, caches: Caches, actor: str) -> None:
     """A person says that what was missing is there: from the first model, past an open breaker."""
+    if run.find(Turn) is not None:
+        tools.go_on(run, tick)
+        return
     stages.refresh_candidates(run)
     for provider, _ in run.get(Resolution).candidates:
         slots.let_probe(run.world, tick, caches, provider)
@@ -172,6 +175,14 @@ def take_post(run: Run, tick: Tick, post: Post) -> None:
     tick.acks.append(Ack(post.ticket, run.n, run.run_id))
 
 
+def _waiting(run: Run) -> str:
+    """Which calls of the run wait for a decision."""
+    turn = run.find(Turn)
+    calls = () if turn is None or run.status.is_ended else turn.calls
+    ids = [call.call_id for call in calls if call.state in ("asked", "unknown")]
+    return f"these wait: {', '.join(ids)}" if ids else "none waits"
+
+
 def take_decide(run: Run, tick: Tick, ask: Decide) -> None:
     """A person's word on one parked call."""
     turn = run.find(Turn)
@@ -180,12 +191,8 @@ def take_decide(run: Run, tick: Tick, ask: Decide) -> None:
         call = next((call for call in turn.calls if call.call_id == ask.call_id), None)
     wanted = VERDICTS.get(ask.verdict)
     if call is None or call.state not in ("asked", "unknown") or wanted is None:
-        _refuse(
-            tick,
-            ask.ticket,
-            run,
-            f"{run.run_id} has no call {ask.call_id!r} that waits for a decision",
-        )
+        what = f"{run.run_id} has no call {ask.call_id!r} that waits for a decision"
+        _refuse(tick, ask.ticket, run, f"{what}; {_waiting(run)}")
         return
     if wanted not in ("", call.state):
         fit = "again, done or stop" if call.state == "unknown" else "allow, deny or stop"

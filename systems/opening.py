@@ -20,6 +20,7 @@ from leviath.systems import slots, stages, tools
 from leviath.systems.inference import charge_interrupted, give_up
 from leviath.systems.moves import move, progressed, set_marker
 from leviath.systems.spawning import gather
+from leviath.systems.views import view_of
 
 if TYPE_CHECKING:
     from leviath.components.inputs import Configured, HostClosing, HostOpened, Settle
@@ -53,7 +54,9 @@ def take_configured(world: World, tick: Tick, caches: Caches, configured: Config
     """Take over policy, offer and prices; runs that waited for a provider go on if it came."""
     offer = configured.offer
     known = world.find(WORLD_OWNER, Offer)
-    fresh = offer is not None and (known is None or known.providers != offer.providers)
+    fresh = offer is not None and (
+        known is None or (known.providers, known.tools) != (offer.providers, offer.tools)
+    )
     for part in (configured.policy, configured.offer, configured.prices):
         if part is not None and world.find(WORLD_OWNER, type(part)) != part:
             world.put(WORLD_OWNER, part)
@@ -71,8 +74,13 @@ def wake_set_up(run: Run, tick: Tick) -> None:
     waiting = status.waiting
     if waiting is None or waiting.blocker != "provider_missing":
         return
-    if status.status is RunStatus.WAITING_INPUT and stages.refresh_candidates(run):
-        move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="provider is back")
+    if status.status is not RunStatus.WAITING_INPUT:
+        return
+    if run.find(Turn) is not None:
+        if not tools.lacking_tools(run):
+            tools.go_on(run, tick)
+    elif stages.refresh_candidates(run) and not view_of(run).missing:
+        move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="set-up is back")
 
 
 def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> None:

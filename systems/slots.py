@@ -24,6 +24,7 @@ from leviath.systems import regions
 from leviath.systems.moves import park, set_marker
 from leviath.systems.run import Run
 from leviath.systems.stages import refresh_candidates
+from leviath.systems.tools import missing_tools
 from leviath.systems.transitions import routing_question
 from leviath.systems.views import view_of
 
@@ -243,6 +244,10 @@ def issue_probe(run: Run, tick: Tick) -> None:
 
 def issue(run: Run, tick: Tick) -> None:
     """Make the granted call: a turn, or the question which edge to take."""
+    lacking = view_of(run).missing
+    if lacking:
+        park(run, tick, missing_tools(lacking))
+        return
     world = run.world
     stage = run.get(Stage)
     routing = bool(stage.asking)

@@ -224,6 +224,13 @@ def _fill(run: Run, gathered: dict[str, tuple[Text, ...]]) -> None:
             context = run.get(Context)
             index = context.index(spec.name)
             run.world.splice(run.n, index, len(context.regions[index].entries), entries)
+    if launch.task.size_bytes and not any(
+        spec.seed is not None and spec.seed.kind == "task_input"
+        for spec in all_regions(run.blueprint)
+    ):
+        # No region asks for the task: then it is the first thing that is said.
+        index = run.get(Context).index(regions.CONVERSATION)
+        run.world.splice(run.n, index, 0, (regions.entry_of(launch.task, "user"),))
 
 
 def _seed_entries(

@@ -146,6 +146,10 @@ def go_on(run: Run, tick: Tick) -> None:
         if run.status is not RunStatus.WAITING_INPUT:
             park(run, tick, Waiting("tool_approval"), why="a tool call needs a decision")
         return
+    lacking = lacking_tools(run)
+    if lacking:
+        park(run, tick, missing_tools(lacking))
+        return
     _release(run, tick, turn)
     if any(call.state == "open" for call in run.get(Turn).calls):
         if run.status is RunStatus.WAITING_INPUT:
@@ -156,6 +160,29 @@ def go_on(run: Run, tick: Tick) -> None:
     if run.status is RunStatus.WAITING_INPUT:
         unpark(run, tick, Marker.awaiting_tools, why="decided")
     collect(run, tick)
+
+
+def lacking_tools(run: Run) -> tuple[str, ...]:
+    """Tools of calls that are to be sent and that this host does not have."""
+    if not run.world.get(WORLD_OWNER, Counters).driven:
+        return ()
+    live = {effect.number for effect in run.get(Effects).items if effect.live}
+    names = {
+        call.tool: None
+        for call in run.get(Turn).calls
+        if call.state == "open" and not (call.effect and call.effect in live)
+        if offered_tool(run, call.tool) is None
+    }
+    return tuple(names)
+
+
+def missing_tools(names: tuple[str, ...]) -> Waiting:
+    """What a run waits for whose tools the host did not open.
+
+    The peer's readers know a closed set of blockers, so it is the one of providers.
+    """
+    text = ", ".join(names)
+    return Waiting("needs_setup", "provider_missing", f"open the world with the tools: {text}")
 
 
 def _release(run: Run, tick: Tick, turn: Turn) -> None:
@@ -236,10 +263,12 @@ def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
 def send_again(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
     """Issue the next attempt at a call, under the same idempotency key.
 
-    A host that does not drive leaves it to the next one: the call rests, open, without being sent.
+    A host that does not drive, or has no such tool, leaves it to the next one: the call rests,
+    open, without being sent.
     """
     effects = run.get(Effects)
-    if not run.world.get(WORLD_OWNER, Counters).driven:
+    driven = run.world.get(WORLD_OWNER, Counters).driven
+    if not driven or offered_tool(run, call.tool) is None:
         resting = replace(effect, live=False, due_ms=0)
         items = tuple(resting if e.number == effect.number else e for e in effects.items)
         run.put(replace(effects, items=items))

@@ -21,12 +21,14 @@ SUBMIT_OUTPUT = "submit_output"
 class StageView:
     """The tools and regions of one stage. Treat as frozen."""
 
-    __slots__ = ("regions", "spec", "tool_specs", "tools", "visible")
+    __slots__ = ("missing", "regions", "spec", "tool_specs", "tools", "visible")
 
     def __init__(self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None) -> None:
         self.spec = spec
         self.tools: dict[str, OfferedTool] = _tools(spec, offer)
         """What the stage offers and the host has, in the stage's order."""
+        self.missing: tuple[str, ...] = tuple(n for n in named(spec) if n not in self.tools)
+        """What the stage offers and the host does not have: its turns wait for it."""
         self.tool_specs: tuple[bytes, ...] = tuple(tool.spec for tool in self.tools.values())
         self.visible: tuple[RegionSpec, ...] = blueprint.visible_regions(spec)
         """What the stage's requests show, in their order."""
@@ -35,12 +37,17 @@ class StageView:
             self.regions.setdefault(region.name, region)
 
 
-def _tools(spec: StageSpec, offer: Offer | None) -> dict[str, OfferedTool]:
-    known = {} if offer is None else {tool.name: tool for tool in offer.tools}
+def named(spec: StageSpec) -> tuple[str, ...]:
+    """The tools that a stage offers to its model, each once, in order."""
     names = dict.fromkeys((*spec.available_tools, *spec.required_tools))
     if spec.require_output:
         names[SUBMIT_OUTPUT] = None
-    return {name: known[name] for name in names if name in known}
+    return tuple(names)
+
+
+def _tools(spec: StageSpec, offer: Offer | None) -> dict[str, OfferedTool]:
+    known = {} if offer is None else {tool.name: tool for tool in offer.tools}
+    return {name: known[name] for name in named(spec) if name in known}
 
 
 def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:

@@ -367,7 +367,7 @@ models = [{ provider = "scripted", model = "m" }]
 
 
 @in_trio
-async def test_a_run_whose_tool_is_gone_tells_its_model(tmp_path: Path) -> None:
+async def test_a_run_whose_tool_is_gone_waits_for_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     gate = Gate(priced("", tool_call("look")), priced("done"))
     async with opened(home, [gate], tools=[look]) as world:
@@ -375,8 +375,13 @@ async def test_a_run_whose_tool_is_gone_tells_its_model(tmp_path: Path) -> None:
         await gate.waiting.wait()
     gate.open.set()
     async with opened(home, [gate]) as world:
+        lacking = world.run(run.run_id)
+        await until(lambda: lacking.status.waiting)
+        assert lacking.status.waiting is not None
+        assert "open the world with the tools: look" in lacking.status.waiting.remedy
+    async with opened(home, [gate], tools=[look]) as world:
         assert (await world.run(run.run_id).wait()).status == "complete"
-    assert gate.asked[-1].messages[-1].is_error
+    assert not gate.asked[-1].messages[-1].is_error
 
 
 @pytest.mark.parametrize("when", ["turn", "tool"])

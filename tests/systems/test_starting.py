@@ -128,7 +128,7 @@ def test_the_request_shows_the_stages_regions_in_their_order_and_its_tools() -> 
     both = agent(
         """
 [stages.main]
-available_tools = ["look", "absent"]
+available_tools = ["look"]
 system_prompt = "Be brief."
 [stages.main.context.regions]
 own = { kind = "pinned", seed = { literal = "mine" } }
@@ -190,7 +190,7 @@ def test_messages_reach_the_model_once_before_its_next_request() -> None:
 
 
 def test_a_message_is_not_delivered_again_by_the_retry_of_a_request() -> None:
-    hand = Hand()
+    hand = Hand(tools=TOOLS)
     run = hand.spawn(agent(f"[stages.main]\navailable_tools = {ALL}\nnudge = {{ max = 1 }}\n"))
     hand.post(Post(run, inline("hurry")))
     hand.fail("server")

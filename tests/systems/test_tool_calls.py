@@ -14,6 +14,7 @@ from leviath.components.inputs import Decide, ToolFinished
 from leviath.components.output import Flags, Output
 from leviath.components.progress import Cost, Stage
 from leviath.components.text import inline
+from leviath.components.world_facts import Offer
 from leviath.simulation.hand import Hand
 
 
@@ -39,11 +40,30 @@ def test_a_tool_that_the_stage_does_not_offer_is_refused_by_name() -> None:
     )
 
 
-def test_a_tool_that_the_host_does_not_have_is_not_offered() -> None:
+def test_a_run_waits_for_a_tool_that_the_host_does_not_have() -> None:
     hand = Hand(tools=(LOOK,))
     run = hand.spawn(ONE)
-    hand.reply("", ("a", "send", "{}"))
-    assert "offered: look" in results(hand, run)["a"]
+    assert word(hand, run) == "waiting_input provider_missing"
+    waiting = hand.status(run).waiting
+    assert waiting is not None and "the tools: " in waiting.remedy and "send" in waiting.remedy
+    assert not wanted(hand, Infer), "nothing is paid for meanwhile"
+    hand.restart(offer=Offer(("scripted",), TOOLS))
+    assert wanted(hand, Infer)
+
+
+@pytest.mark.parametrize("tool", ["look", "edit", "send"])
+def test_a_call_in_flight_waits_for_its_tool_and_is_not_used_up(tool: str) -> None:
+    hand, run = started()
+    hand.reply("", ("a", tool, "{}"))
+    lacking = tuple(offered for offered in TOOLS if offered.name != tool)
+    hand.restart(offer=Offer(("scripted",), lacking))
+    if tool == "send":
+        assert word(hand, run) == "waiting_input tool_approval"
+        hand.post(Decide(run, "a", "again"))
+    assert word(hand, run) == "waiting_input provider_missing"
+    assert not wanted(hand, CallTool)
+    hand.restart(offer=Offer(("scripted",), TOOLS))
+    assert [call.attempt for call in wanted(hand, CallTool)] == [2], "the verdict was kept"
 
 
 def test_arguments_that_are_no_json_object_are_refused_and_the_model_goes_on() -> None:
