@@ -54,6 +54,8 @@ class Unit(Struct):
     """When it was handed to the writer: what its rows and files say of their writing."""
     world_ms: int = 0
     """The same in world time: where running clocks stand."""
+    closing: bool = False
+    """The host closes: what it writes of a run is the newest that a rebuild will ever find."""
     cut: CutParts = field(default_factory=dict)
     """What a cut at the last of these steps is to hold; empty for none."""
     size_bytes: int = 0

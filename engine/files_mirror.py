@@ -2,8 +2,8 @@
 
 ``meta.json`` is written at every projection. The larger files (``context.json``, ``stages.json``,
 ``state.lev``, ``final_output``) follow when the run rests or ends, and each 30 seconds while it is
-busy; none of them is written when nothing in it changed. ``meta.json`` is written last, so that it
-never tells of an answer that is not there yet.
+busy and when its host closes; none of them is written when nothing in it changed. ``meta.json`` is
+written last, so that it never tells of an answer that is not there yet.
 
 ``prepare`` runs in the writer's thread before a unit's commit and may run again for the same unit;
 what it found out is taken over by ``write``, after the commit.
@@ -33,6 +33,7 @@ from leviath.engine.file_thread import (
     file_digest,
 )
 from leviath.engine.limits import HEARTBEAT_INTERVAL_MS
+from leviath.engine.mirroring import BUSY
 from leviath.engine.run_logs import Line, as_bytes, lines_of
 from leviath.persistence.files import REAL
 from leviath.persistence.projection import project_context, project_meta, project_stages
@@ -59,7 +60,6 @@ FINAL_OUTPUT: Final = "final_output"
 FILES: Final = (STATE, CONTEXT, STAGES, FINAL_OUTPUT, META)
 """All mirrored files, in the order in which they are written."""
 
-_BUSY: Final = (RunStatus.STARTING, RunStatus.RUNNING)
 CALM_MS: Final = 5_000
 """After so long between two writes, no reader is still at the version before the last."""
 _BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -279,7 +279,8 @@ class _Task:
             # Not yet full: a busy run's first large files are due an interval after it appears.
             written = _Written((), now_ms)
         calm = written.meta_ms is not None and now_ms - written.meta_ms >= CALM_MS
-        due = status not in _BUSY or now_ms - written.full_ms >= HEARTBEAT_INTERVAL_MS
+        due = now_ms - written.full_ms >= HEARTBEAT_INTERVAL_MS
+        due = due or self._unit.closing or status not in BUSY
         row = tuple(parts.values())
         if due and not _same(row, written.parts):
             self._full(n, run_id, parts, status)

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
 
-FOREVER_MS = 1 << 62
 _log = logging.getLogger("leviath.engine")
 
 
@@ -347,10 +346,7 @@ class Host:
         unit = self._unit
         now = self.time.now_ms()
         if self.mirror is not None:
-            # The last unit takes all rows along, whenever they would be due.
-            for n in self.mirror.take_due(FOREVER_MS if self._closing else now):
-                if n in self.world:
-                    unit.runs[n] = self.world.row(n)
+            unit.runs.update(self.mirror.take_rows(self.world, now, closing=self._closing))
         if not (unit.results or unit.runs):
             if self.cutting is not None and not self._closing:
                 # Everything is durable: a cut that is due need not wait for a step.
@@ -360,6 +356,7 @@ class Host:
             return
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
+        unit.closing = self._closing
         unit.wall_ms = self.clock.wall_ms()
         unit.world_ms = now
         self._in_flight_bytes = self.texts.fresh_bytes

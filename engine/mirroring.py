@@ -7,15 +7,22 @@ to be ours. Files are written by a thread of their own, from durable steps only.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
 from leviath.engine.limits import HEARTBEAT_BUCKETS, MIRROR_INTERVAL_MS, MIRROR_RUNS_S_MAX
 from leviath.systems.heartbeat import due_runs
 
 if TYPE_CHECKING:
-    from leviath.engine.commits import Unit
+    from leviath.engine.commits import PartRow, Unit
     from leviath.engine.step import StepResult
     from leviath.systems.world import World
+
+
+BUSY: Final = (RunStatus.STARTING, RunStatus.RUNNING)
+"""A run at work changes with each turn: its large files are not written each time."""
+_FOREVER_MS: Final = 1 << 62
 
 
 class FileMirror(Protocol):
@@ -46,6 +53,7 @@ class Mirror:
         self._files = files
         self._last: dict[int, int] = {}
         """World time of the newest projection of each run that is busy."""
+        self._wrote_busy = False
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         self.prepare = files.prepare
@@ -86,6 +94,18 @@ class Mirror:
                 return at
             heapq.heappop(self._heap)
         return None
+
+    def take_rows(self, world: World, now_ms: int, *, closing: bool) -> dict[int, PartRow]:
+        """The parts of the runs to project now.
+
+        A host that closes takes everything along, and once all runs at work: their folders are
+        whole then, should the store be lost before the next host.
+        """
+        taken = self.take_due(_FOREVER_MS if closing else now_ms)
+        if closing and not self._wrote_busy:
+            self._wrote_busy = True
+            taken += [n for n in world.owners() if world.get(n, Status).status in BUSY]
+        return {n: world.row(n) for n in taken if n in world}
 
     def take_due(self, now_ms: int) -> list[int]:
         """The runs to project now."""
