@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 import leviath
 from leviath.components import errors
 from leviath.components.events import Event
 from leviath.engine import limits
+from leviath.engine.offering import IN_STEP_TOOLS
+from leviath.engine.tools import builtin_tools
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -84,3 +90,74 @@ def test_every_limit_stands_with_its_value() -> None:
     assert len(values) > 40
     shown = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", text, re.MULTILINE))
     assert shown == {name: f"{value:,}" for name, value in values.items()}
+
+
+def cells(document: str, heading: str) -> list[list[str]]:
+    """The table rows of one section of a reference document, as their cells."""
+    text = (REFERENCE / document).read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.split(f"\n## {heading}\n", 1)[1], flags=re.MULTILINE)[0]
+    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def first_names(document: str, heading: str) -> set[str]:
+    """The names in the first cells of a section's rows, without what follows a name."""
+    return {
+        re.sub(r"^await |\(.*", "", quoted)
+        for row in cells(document, heading)
+        for quoted in re.findall(r"`([^`]+)`", row[0])
+    }
+
+
+def public(kind: type) -> set[str]:
+    """What an instance has for everybody, its own attributes aside."""
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    assert not set(leviath.__all__) - mentioned("python.md")
+
+
+def test_every_argument_stands_with_its_default() -> None:
+    def defaults(function: Callable[..., object]) -> dict[str, object]:
+        parameters = inspect.signature(function).parameters.values()
+        return {each.name: each.default for each in parameters}
+
+    shown = {row[0].strip("`"): row[2] for row in cells("python.md", "open_world")}
+    real = defaults(leviath.open_world)
+    assert set(shown) - {"argument"} == set(real)
+    for name, default in real.items():
+        text = shown[name].strip("`").replace(",", "").replace('"', "")
+        assert text == str(default), name
+    spawn = set(defaults(leviath.OpenWorld.spawn)) - {"self", "agent"}
+    assert spawn <= first_names("python.md", "OpenWorld")
+
+
+def test_every_method_and_field_is_in_the_python_reference() -> None:
+    spawn = set(inspect.signature(leviath.OpenWorld.spawn).parameters)
+    world = first_names("python.md", "OpenWorld") - spawn
+    assert world == public(leviath.OpenWorld)
+    assert first_names("python.md", "RunHandle") == public(leviath.RunHandle) | {
+        "ordinal",
+        "run_id",
+    }
+    for kind in (leviath.RunRow, leviath.LedgerRow, leviath.Policy):
+        assert first_names("python.md", kind.__name__) == set(kind.__struct_fields__)
+    shown = {row[0].strip("`"): row[1].replace(",", "") for row in cells("python.md", "Policy")}
+    for name in leviath.Policy.__struct_fields__:
+        assert shown[name] == str(getattr(leviath.Policy(), name)), name
+
+
+def test_every_built_in_tool_stands_with_its_arguments() -> None:
+    lines = (REFERENCE / "tools.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("|").split(" | ") for line in lines if line.startswith("| `")]
+    shown = {row[0].strip(" `"): row for row in rows}
+    own = {tool.name: (tool.schema_json, tool.effect) for tool in builtin_tools()}
+    in_step = {spec.name: (spec.schema_json, None) for spec in IN_STEP_TOOLS}
+    assert set(shown) == {*own, *in_step}
+    for name, (schema, effect) in (own | in_step).items():
+        row = shown[name]
+        fields = set(msgspec.json.decode(schema, type=dict[str, Any])["properties"])
+        words = re.sub(r"\(.*?\)", "", row[1])
+        assert set(re.findall(r"\w+", words)) == fields, name
+        assert effect is None or row[2].strip(" `") == effect, name
