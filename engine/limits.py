@@ -111,6 +111,10 @@ SECRET_ENV_CHARS_MIN: Final = 12
 """The same for what the environment holds under the name of a credential but nobody vouched for."""
 SECRETS_LEARNED_MAX: Final = 64
 """Secrets of callbacks that are looked for, the newest: each costs a search of every text."""
+REPLY_CALLS_MAX: Final = 256
+"""Tool calls of one reply: merging their results takes time by the square of their number."""
+MODIFIED_PATHS_MAX: Final = 1_000
+"""Paths that one tool call may report as modified; the count of calls is what decides."""
 FINAL_OUTPUT_BYTES_MAX: Final = 256 * KIB
 """The final output (leviath-run-files section 1), cut at a code point."""
 MODIFIED_FILES_MAX: Final = 200

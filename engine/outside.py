@@ -19,6 +19,8 @@ from leviath.engine.gathering import gather
 from leviath.engine.limits import (
     ERROR_TEXT_BYTES_MAX,
     FINAL_OUTPUT_BYTES_MAX,
+    MODIFIED_PATHS_MAX,
+    REPLY_CALLS_MAX,
     ROUTING_REPLY_BYTES_MAX,
     TEXT_INLINE_BYTES_MAX,
 )
@@ -41,8 +43,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("leviath.engine")
 _FIELDS_OF: Final = ("submit_output", "context_write")
 _decode = msgspec.json.decode
-COUNT_MAX: Final = 1 << 53
-"""Tokens and nano-dollars of one call: what JSON readers keep exactly."""
+TOKENS_MAX: Final = 10**12
+"""Tokens of one call that an adapter may report: a million times the largest window."""
+CALL_NANO_MAX: Final = 10**15
+"""Nano-dollars of one call that an adapter may report: a million dollars."""
+WAIT_MS_MAX: Final = 10**10
+"""Longest Retry-After that is kept; the policy caps it far below."""
 
 
 class Outside:
@@ -107,9 +113,11 @@ class Outside:
         """The outcome of a call that was answered. Raises what an adapter's wrong types lead to."""
         usage = reply.usage
         for count in (usage.prompt, usage.completion, usage.cached, usage.cache_write):
-            _check_count(count)
+            _check_count(count, TOKENS_MAX)
         if reply.cost_nano_usd is not None:
-            _check_count(reply.cost_nano_usd)
+            _check_count(reply.cost_nano_usd, CALL_NANO_MAX)
+        if len(reply.calls) > REPLY_CALLS_MAX:
+            raise TypeError(f"{len(reply.calls):,} tool calls in one reply")
         limit = ROUTING_REPLY_BYTES_MAX if command.purpose == "routing" else TEXT_INLINE_BYTES_MAX
         return InferenceFinished(
             command.run,
@@ -162,7 +170,7 @@ class Outside:
 
     def failed(self, command: Infer, kind: ErrorKind, error: BaseException, **more: object) -> None:
         """Post the outcome of a call that was not answered."""
-        message = cut_utf8(self.texts.clean(str(error)), ERROR_TEXT_BYTES_MAX)
+        message = cut_utf8(self.texts.clean(_words(error)), ERROR_TEXT_BYTES_MAX)
         self.post(
             InferenceFinished(
                 command.run,
@@ -209,13 +217,17 @@ class InferJob:
             outcome = outside.replied(command, reply)
         except ProviderError as error:
             kind = error_kind_of(error)
-            retry_after = error.retry_after_ms
-            charged = bool(error.fields.get("charged"))
+            retry_after = _whole_ms(error.retry_after_ms)
+            charged = error.fields.get("charged") is True
             self._failed(kind, error, retry_after_ms=retry_after, charged=charged)
         except trio.Cancelled:
             self.abandoned()
             raise
-        except Exception as error:  # noqa: BLE001 - a defect of an adapter must not stop the host
+        except BaseException as error:
+            if passes(error):
+                self.abandoned()
+                raise
+            # A defect of an adapter, SystemExit included, must not stop the host.
             trace = outside.texts.redactor.traceback(error)
             told = "run %s: provider %s failed\n%s"
             _log.error(told, command.run_id, command.provider, trace)
@@ -241,9 +253,9 @@ class InferJob:
             self.outside.failed(self.command, kind, error, **more)
 
 
-def _check_count(count: object) -> None:
+def _check_count(count: object, most: int) -> None:
     """A count that the ledger can hold: an unknown one is no zero."""
-    if type(count) is not int or not 0 <= count < COUNT_MAX:
+    if type(count) is not int or not 0 <= count <= most:
         raise TypeError(f"{count!r} is no count")
 
 
@@ -251,8 +263,31 @@ def error_kind_of(error: ProviderError) -> ErrorKind:
     """The kind that an adapter gave its error; ``OTHER`` for a word that is none."""
     try:
         return ErrorKind(error.kind)
-    except ValueError:
+    except (ValueError, TypeError):
         return ErrorKind.OTHER
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an exception belongs to the host's own task: a cancellation, or a person's Ctrl-C."""
+    own = (trio.Cancelled, KeyboardInterrupt)
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(own) is not None
+    return isinstance(error, own)
+
+
+def _words(error: BaseException) -> str:
+    """What an exception says; its type for one that cannot say anything."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - written by whoever wrote the adapter
+        return type(error).__name__
+
+
+def _whole_ms(span: object) -> int | None:
+    """An adapter's span as whole milliseconds; None for one that is no span."""
+    if isinstance(span, bool) or not isinstance(span, int | float) or not span >= 0:
+        return None
+    return int(min(span, WAIT_MS_MAX))
 
 
 # --- tool calls ---------------------------------------------------------------------------------
@@ -312,9 +347,12 @@ class ToolJob:
             result = await self.tool.call(*self.prepared)
         except MayHaveHappened:
             self.unknown()
-        except trio.Cancelled:
-            self.abandoned()
-            raise
+        except BaseException as error:
+            if passes(error):
+                self.abandoned()
+                raise
+            text = f"tool {self.command.tool} failed with {type(error).__name__}"
+            self.finished(ToolResult(text=text, is_error=True))
         else:
             self.finished(result)
 
@@ -334,7 +372,8 @@ class ToolJob:
 
     def finished(self, result: ToolResult) -> None:
         """Post the tool's result."""
-        modified = tuple(self.outside.texts.clean(str(path)) for path in result.modified)
+        paths = result.modified[:MODIFIED_PATHS_MAX]
+        modified = tuple(self.outside.texts.clean(str(path)) for path in paths)
         self._post(result.text, is_error=result.is_error, modified=modified)
 
     def unknown(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from leviath.components.commands import Abort, CallTool, Gather, Infer
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     import trio
 
     from leviath.components.commands import Command
+
+
+_log = logging.getLogger("leviath.engine")
 
 
 class Sending:
@@ -79,7 +83,15 @@ class Sending:
 
             def landed() -> None:
                 self._sync_jobs.pop(job.key, None)
-                land()
+                try:
+                    land()
+                except Exception:  # noqa: BLE001 - here is no task that could raise it
+                    _log.error(
+                        "run %s: a result of %s cannot be used",
+                        job.command.run_id,
+                        job.command.tool,
+                    )
+                    job.abandoned()
 
             return landed
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
     from leviath.systems.world import World
 
+CALL_NANO_MAX = 10**15
+"""A million dollars for one call: beyond it the figure is taken for unknown."""
+TOTAL_MAX = 1 << 62
+"""Totals stop here, below what an SQLite integer holds; money that would pass it is unpriced."""
 _CAPACITY = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
 _BLOCKERS = {
     ErrorKind.CREDITS: ("credits_exhausted", "add credit with {provider}, then resume the run"),
@@ -138,6 +142,9 @@ def _charge(
             nano, certainty = amount(rates, *tokens), "computed"
         else:
             certainty = "unknown"
+    if nano is not None and nano > CALL_NANO_MAX:
+        # No call costs a million dollars: the counts or the rates are wrong.
+        nano, certainty = None, "unknown"
     fact = LedgerFact(
         run.n, done.effect, done.attempt, kind, provider, model, *tokens, nano, certainty
     )
@@ -148,16 +155,19 @@ def _charge(
 def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
     """Add one ledger row, and what it means for the run and its stage."""
     tick.facts.append(fact)
-    unpriced = fact.nano_usd is None
     cost = run.get(Cost)
+    nano = fact.nano_usd or 0
+    if cost.priced_nano + nano > TOTAL_MAX:
+        nano = 0
+    unpriced = fact.nano_usd is None or nano != fact.nano_usd
     run.put(
         replace(
             cost,
-            prompt=cost.prompt + fact.prompt,
-            completion=cost.completion + fact.completion,
-            cached=cost.cached + fact.cached,
-            cache_write=cost.cache_write + fact.cache_write,
-            priced_nano=cost.priced_nano + (fact.nano_usd or 0),
+            prompt=min(cost.prompt + fact.prompt, TOTAL_MAX),
+            completion=min(cost.completion + fact.completion, TOTAL_MAX),
+            cached=min(cost.cached + fact.cached, TOTAL_MAX),
+            cache_write=min(cost.cache_write + fact.cache_write, TOTAL_MAX),
+            priced_nano=cost.priced_nano + nano,
             unpriced=cost.unpriced + unpriced,
             computed=cost.computed + (fact.certainty == "computed"),
         )
@@ -170,11 +180,11 @@ def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
             stage.index,
             replace(
                 row,
-                prompt=row.prompt + fact.prompt,
-                completion=row.completion + fact.completion,
-                cached=row.cached + fact.cached,
-                cache_write=row.cache_write + fact.cache_write,
-                priced_nano=row.priced_nano + (fact.nano_usd or 0),
+                prompt=min(row.prompt + fact.prompt, TOTAL_MAX),
+                completion=min(row.completion + fact.completion, TOTAL_MAX),
+                cached=min(row.cached + fact.cached, TOTAL_MAX),
+                cache_write=min(row.cache_write + fact.cache_write, TOTAL_MAX),
+                priced_nano=row.priced_nano + nano,
                 unpriced=row.unpriced + unpriced,
                 computed=row.computed + (fact.certainty == "computed"),
             ),
