@@ -185,16 +185,18 @@ def show_records(folder: Path, name: str) -> None:
     records = folder / "home" / "runs" / name
     meta = leviath.RunMeta.load(records / "meta.json")
     say(f"meta.json: {meta.status}, stage {meta.current_stage}, tool calls: {meta.tool_calls}")
-    tokens = meta.prompt_tokens + meta.completion_tokens + meta.cached_tokens
-    say(f"           {tokens} tokens, {meta.cost_usd:.6f} dollars, exact: {meta.cost_is_exact}")
+    counts = (meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
+    say("           {} prompt + {} completion + {} cached".format(*counts))
+    say(f"           = {sum(counts)} tokens: a cached one is in no other count")
+    say(f"           {meta.cost_usd:.6f} dollars, exact: {meta.cost_is_exact}")
     say(f"final_output: {(records / 'final_output').read_text()}")
     say(f"also there: {', '.join(sorted(file.name for file in records.glob('st*')))}")
 
 
 def compare(folder: Path, first: leviath.RunRow, second: leviath.RunRow) -> None:
     """The run that lost its host against the one that did not."""
-    same = ("status", "tool_calls", "prompt_tokens", "completion_tokens", "cost_priced_nano")
-    for name in same:
+    tokens = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
+    for name in ("status", "tool_calls", *tokens, "cost_priced_nano"):
         ours, theirs = getattr(first, name), getattr(second, name)
         say(f"{name}: {theirs}, {'as in the first half' if ours == theirs else f'not {ours}'}")
         if ours != theirs:
