@@ -31,7 +31,7 @@ BENCHMARKS: list[Benchmark] = [
     *steps.BENCHMARKS,
 ]
 LATEST = Path(__file__).parent / "results" / "latest.json"
-_TIMEOUT_S = 240
+_TIMEOUT_S = 900
 
 
 def main() -> int:

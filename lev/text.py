@@ -67,10 +67,10 @@ def clip(text: str, columns: int) -> str:
     return "".join(kept) + "…"
 
 
-def columns_of(stream: TextIO) -> int | None:
+def columns_of(stream: TextIO | None) -> int | None:
     """Width of the terminal behind ``stream``; None when it is none, so that nothing is cut."""
     try:
-        if not stream.isatty():
+        if stream is None or not stream.isatty():
             return None
     except ValueError:
         return None
