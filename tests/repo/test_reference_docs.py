@@ -141,6 +141,8 @@ def test_every_method_and_field_is_in_the_python_reference() -> None:
         "ordinal",
         "run_id",
     }
+    assert first_names("python.md", "Hand") == public(leviath.testing.Hand)
+    assert first_names("python.md", "ManualClock") == public(leviath.ManualClock)
     for kind in (leviath.RunRow, leviath.LedgerRow, leviath.Policy):
         assert first_names("python.md", kind.__name__) == set(kind.__struct_fields__)
     shown = {row[0].strip("`"): row[1].replace(",", "") for row in cells("python.md", "Policy")}
