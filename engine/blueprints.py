@@ -162,7 +162,8 @@ def _read(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise _refusal(path, "is not a regular file; give the path of a manifest")
         with open(handle, "rb", closefd=False) as file:
-            data = file.read(limits.BLUEPRINT_BYTES_MAX + 1)
+            # None when there is nothing to read yet, as in some files of /proc.
+            data = file.read(limits.BLUEPRINT_BYTES_MAX + 1) or b""
     except OSError as error:
         raise _refusal(path, f"cannot be read: {_reason(error)}") from error
     finally:

@@ -221,7 +221,7 @@ class FilesMirror:
         """Ids of the runs that name this one as their parent, oldest first."""
         if self._children is None:
             self._children = {}
-            for child, parent in self.database.connection.execute(
+            for child, parent in self.database.rows(
                 "select run_id, parent_run_id from run where parent_run_id is not null"
                 " order by ordinal"
             ):

@@ -15,7 +15,7 @@ import trio
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from leviath.components.errors import ConfigError, Damaged, StorageError
+from leviath.components.errors import ConfigError, Damaged, LevError, NewerFormat, StorageError
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from leviath.engine.redaction import Redactor
     from leviath.persistence.reader import Reader
 
+    from leviath.persistence.rows import OpeningRow
 Durability = Literal["full", "process", "memory"]
 """full: fsync before anything leaves. process: survives a killed process, not a power cut. memory:
 nothing is written."""
@@ -48,6 +49,8 @@ S = TypeVar("S")
 _DEATHS_MAX = 2
 _log = logging.getLogger("leviath.engine")
 
+_NOT_ZERO = ("slots_default", "attempts_max", "rounds_max")
+"""Numbers of a Policy with which no run would ever move if they were 0."""
 
 class Opened(Struct):
     """A home that is held and loaded, before anything drives it."""
@@ -71,28 +74,39 @@ class Opened(Struct):
     """What the run folders say; empty for a world in memory."""
 
     def know(self, redactor: Redactor) -> None:
-        """Hide the redactor's values from now on, and the secrets of callbacks kept here."""
-        if self.reader is not None:
-            for value in self.reader.newest_secrets(SECRETS_LEARNED_MAX):
-                redactor.learn(value)
+        """Hide the redactor's values from now on, and the secrets of callbacks kept here.
+
+        Lets the home go when these cannot be read.
+        """
+        try:
+            if self.reader is not None:
+                for value in self.reader.newest_secrets(SECRETS_LEARNED_MAX):
+                    redactor.learn(value)
+        except BaseException:
+            self.release()
+            raise
         self.texts.redactor = redactor
 
     def release(self) -> None:
-        """Close the store and let the home go.
-
-        What fails while closing loses nothing: the log keeps what could not be folded in.
-        """
+        """Close the store and let the home go."""
         try:
-            for database in (self.reader, self.database):
-                if database is not None:
-                    with contextlib.suppress(StorageError):
-                        database.close()
+            self.close_store()
         finally:
             if self.lock is not None:
                 self.lock.release()
 
 
 async def open_home(
+    def close_store(self) -> None:
+        """Close the store, and keep the home.
+
+        What fails while closing loses nothing: the log keeps what could not be folded in.
+        """
+        for database in (self.reader, self.database):
+            if database is not None:
+                with contextlib.suppress(StorageError):
+                    database.close()
+
     path: str | os.PathLike[str] | None,
     *,
     durability: Durability,
@@ -114,20 +128,49 @@ async def open_home(
     try:
         moved: tuple[str, ...] = ()
         try:
-            opened = await _open_held(home, lock, durability, clock, seed, vfs)
+            opened = await _open_whole(home, lock, durability, clock, seed, vfs)
         except Damaged as error:
             _log.error("%s; the store is moved aside and rebuilt from the run files", error)
             moved = set_aside_database(home)
-            opened = await _open_held(home, lock, durability, clock, seed, vfs)
+            opened = await _open_whole(home, lock, durability, clock, seed, vfs)
     except BaseException:
         lock.release()
         raise
     try:
-        opened.findings = await _found(opened)
-    except BaseException:
-        opened.release()
-        raise
     opened.findings.set_aside.extend(moved)
+    return opened
+
+
+async def _open_whole(
+    home: Path,
+    lock: HomeLock,
+    durability: Literal["full", "process"],
+    clock: Clock,
+    seed: int | None,
+    vfs: str | None,
+) -> Opened:
+    """Load the world and hold the run folders against it. The store is closed after an error.
+
+    Raises Damaged also for rows that are readable and yet not what was ever written: whatever they
+    break says so too late to be told from a fault of ours, and the store is kept aside.
+    """
+        opened = await _open_held(home, lock, durability, clock, seed, vfs)
+        try:
+            opened.findings = await _found(opened)
+            assert opened.reader is not None
+            # Learned later; what cannot be read is to be known while the store can be replaced.
+            opened.reader.newest_secrets(SECRETS_LEARNED_MAX)
+        except BaseException:
+            opened.close_store()
+            raise
+    except (LevError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        _log.exception("the store could not be read")
+        raise Damaged(
+            f"{home / 'world.db'}: its rows are not what was written ({type(error).__name__}); "
+            "restore the home from a copy"
+        ) from error
     return opened
 
 
@@ -178,6 +221,7 @@ async def _open_held(
         suspects, wary = _blame(database)
         openings = database.openings()
         clean = not openings or openings[-1].clean
+        _refuse_newer(home, openings)
         epoch = database.claim(clock.wall_ms(), str(RULES))
         lock.write_epoch(epoch)
         reader = open_database(home / "world.db", level=durability, vfs=vfs, read_only=True)
@@ -235,6 +279,18 @@ def collector_paused() -> Iterator[None]:
 
 
 def _blame(database: Database) -> tuple[frozenset[int], bool]:
+def _refuse_newer(home: Path, openings: list[OpeningRow]) -> None:
+    """Raise NewerFormat when newer rules drove this world: their state may mean something else."""
+    rules = openings[-1].rules if openings else ""
+    if rules.isdecimal() and int(rules) > RULES:
+        raise NewerFormat(
+            f"{home}: was driven by rules {rules}, this leviath has rules {RULES}; use the newer "
+            "leviath (nothing was changed)",
+            path=str(home),
+            rules=rules,
+        )
+
+
     """Runs during whose decoding hosts died twice, and whether the newest load did not finish.
 
     A load that finished clears every run that it did not skip: hosts are also killed from outside.

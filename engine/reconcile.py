@@ -230,7 +230,7 @@ class _Known:
             page = self._page(page[-1].ordinal)
 
     def _page(self, after: int) -> list[_Row]:
-        rows = self._db.connection.execute(
+        rows = self._db.rows(
             "select r.ordinal, r.run_id, r.ended_ms is not null, m.step, m.length, m.before,"
             " m.after from run r left join mirror m on m.run = r.ordinal and m.file = 'meta.json'"
             " where r.ordinal > ? order by r.ordinal limit ?",
@@ -312,10 +312,10 @@ def _first_doubtful_step(database: Reader) -> int:
     low, high = 1, 1 if world is None else world.step + 1
     while low < high:
         middle = (low + high) // 2
-        row = database.connection.execute(
+        rows = database.rows(
             "select epoch from journal where step >= ? order by step limit 1", (middle,)
-        ).fetchone()
-        if row is None or row[0] >= epoch:
+        )
+        if not rows or rows[0][0] >= epoch:
             high = middle
         else:
             low = middle + 1

@@ -28,6 +28,8 @@ _WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 _CACHE_KIB: Final = 32 * 1024
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _MAGIC: Final = b"SQLite format 3\x00"
+# What is read or written against the schema's own rules was not written by us.
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, apsw.MismatchError)
 _NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -51,7 +53,7 @@ def _our_error(error: apsw.Error, path: str, db: Connection | None) -> StorageEr
         isinstance(error, apsw.IOError) and os_errno in _NO_SPACE
     ):
         return DiskFull(f"{path}: no space left on the disk; free some and it goes on", path=path)
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+    if isinstance(error, _DAMAGE):
         return Damaged(f"{path}: the database is damaged ({error})", path=path)
     if isinstance(error, apsw.BusyError):
         # Not Locked: whoever it is, a reader with an open transaction say, it is no host.

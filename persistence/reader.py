@@ -243,6 +243,10 @@ class Reader:
             rows = self._all("select * from mirror where run = ? order by file", (run,))
         return [MirrorRow(*row) for row in rows]
 
+    def rows(self, sql: str, bindings: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query that no method here has. Raises Damaged, StorageError."""
+        return self._all(sql, bindings)
+
     # --- plumbing ------------------------------------------------------------------------------
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:

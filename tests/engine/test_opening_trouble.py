@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import apsw
+import pytest
 import trio
 from engine_worlds import Counting, Gate, in_trio, opened, priced, tool_call, until
 
+from leviath.components.errors import NewerFormat
 from leviath.engine.tools import tool
 
 if TYPE_CHECKING:
@@ -75,3 +78,62 @@ async def test_a_busy_run_of_a_home_closed_in_order_survives_the_loss_of_the_sto
     asked = "".join(message.text for message in provider.asked[0].messages)
     assert "the task" in asked
     assert "seen" in asked
+
+
+def smash(home: Path, table: str) -> None:
+    """Overwrite the first page of a table."""
+    db = apsw.Connection(str(home / "world.db"))
+    sql = "select rootpage from sqlite_schema where name = ?"
+    root = db.execute(sql, (table,)).fetchone()[0]
+    size = db.pragma("page_size")
+    db.close()
+    with (home / "world.db").open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"\xff" * size)
+
+
+async def one_run(home: Path) -> str:
+    """A home with one run that completed; its id."""
+    async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+        run = await world.spawn(agent(home), task="x", workdir=home.parent, key="k")
+        await run.wait()
+    return run.run_id
+
+
+@pytest.mark.parametrize("table", ["run", "mirror", "liveness", "opening", "secret", "journal"])
+@in_trio
+async def test_a_table_that_is_found_damaged_late_is_replaced_from_the_files(
+    tmp_path: Path, table: str
+) -> None:
+    home = tmp_path / "home"
+    run_id = await one_run(home)
+    smash(home, table)
+    async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+        assert world.run(run_id).row().status == "complete"
+        assert world.report.set_aside[0].startswith("world.db")
+        assert [run.run_id for run in world.report.rebuilt] == [run_id]
+
+
+@in_trio
+async def test_rows_that_no_release_writes_count_as_damage(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    run_id = await one_run(home)
+    with apsw.Connection(str(home / "world.db")) as db:
+        db.execute("insert into opening (epoch, wall_ms, rules) values (2, 1, 1)")
+    async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+        assert [run.run_id for run in world.report.rebuilt] == [run_id]
+
+
+@in_trio
+async def test_a_home_of_newer_rules_is_refused_and_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    await one_run(home)
+    with apsw.Connection(str(home / "world.db")) as db:
+        db.execute("update opening set rules = '2'")
+    for _ in range(2):
+        with pytest.raises(NewerFormat, match="rules 2"):
+            async with opened(home, [Counting("done", loop=True)], tools=[look]):
+                pass
+    with apsw.Connection(str(home / "world.db")) as db:
+        assert db.execute("select count(*) from opening").fetchall() == [(1,)]
+    assert not list(home.glob("*.lost-*"))
