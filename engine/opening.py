@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from leviath.engine.clock import Clock
     from leviath.engine.redaction import Redactor
     from leviath.persistence.reader import Reader
-
     from leviath.persistence.rows import OpeningRow
+
 Durability = Literal["full", "process", "memory"]
 """full: fsync before anything leaves. process: survives a killed process, not a power cut. memory:
 nothing is written."""
@@ -49,8 +49,6 @@ S = TypeVar("S")
 _DEATHS_MAX = 2
 _log = logging.getLogger("leviath.engine")
 
-_NOT_ZERO = ("slots_default", "attempts_max", "rounds_max")
-"""Numbers of a Policy with which no run would ever move if they were 0."""
 
 class Opened(Struct):
     """A home that is held and loaded, before anything drives it."""
@@ -95,8 +93,6 @@ class Opened(Struct):
             if self.lock is not None:
                 self.lock.release()
 
-
-async def open_home(
     def close_store(self) -> None:
         """Close the store, and keep the home.
 
@@ -107,6 +103,8 @@ async def open_home(
                 with contextlib.suppress(StorageError):
                     database.close()
 
+
+async def open_home(
     path: str | os.PathLike[str] | None,
     *,
     durability: Durability,
@@ -136,7 +134,6 @@ async def open_home(
     except BaseException:
         lock.release()
         raise
-    try:
     opened.findings.set_aside.extend(moved)
     return opened
 
@@ -154,6 +151,7 @@ async def _open_whole(
     Raises Damaged also for rows that are readable and yet not what was ever written: whatever they
     break says so too late to be told from a fault of ours, and the store is kept aside.
     """
+    try:
         opened = await _open_held(home, lock, durability, clock, seed, vfs)
         try:
             opened.findings = await _found(opened)
@@ -220,8 +218,8 @@ async def _open_held(
             database.initialise(secrets.token_hex(8), value)
         suspects, wary = _blame(database)
         openings = database.openings()
-        clean = not openings or openings[-1].clean
         _refuse_newer(home, openings)
+        clean = not openings or openings[-1].clean
         epoch = database.claim(clock.wall_ms(), str(RULES))
         lock.write_epoch(epoch)
         reader = open_database(home / "world.db", level=durability, vfs=vfs, read_only=True)
@@ -278,7 +276,6 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _blame(database: Database) -> tuple[frozenset[int], bool]:
 def _refuse_newer(home: Path, openings: list[OpeningRow]) -> None:
     """Raise NewerFormat when newer rules drove this world: their state may mean something else."""
     rules = openings[-1].rules if openings else ""
@@ -291,6 +288,7 @@ def _refuse_newer(home: Path, openings: list[OpeningRow]) -> None:
         )
 
 
+def _blame(database: Database) -> tuple[frozenset[int], bool]:
     """Runs during whose decoding hosts died twice, and whether the newest load did not finish.
 
     A load that finished clears every run that it did not skip: hosts are also killed from outside.
