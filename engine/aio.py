@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, S
 import outcome
 import trio
 
-from leviath.components.errors import StorageError
+from leviath.components.errors import ConfigError, StorageError
 from leviath.engine import world as trio_world
-from leviath.engine.run_handle import RunHandle
-from leviath.engine.tools import FunctionTool, Tool, as_tool
+from leviath.engine.run_handle import CLOSED, RunHandle
+from leviath.engine.tools import FunctionTool, Tool, as_tools
 from leviath.engine.world import OpenWorld
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ __all__ = ["EventStream", "OnAsyncio", "Run", "World", "open_world"]
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E")
-
-_CLOSED: Final = "this world was closed before the call ended; open it again"
 
 
 class _Guest:
@@ -105,7 +103,7 @@ class _Guest:
     async def call(self, function: Callable[[], Awaitable[R]]) -> R:
         """Await a trio function from asyncio."""
         if self.nursery is None or self._ended.done():
-            raise StorageError(_CLOSED)
+            raise StorageError(CLOSED)
         future: asyncio.Future[R] = self.loop.create_future()
         scope = trio.CancelScope()
         self._calls.add(future)
@@ -126,10 +124,10 @@ async def _settle(
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
         future.set_exception(error)
     except trio.Cancelled:
-        future.set_exception(StorageError(_CLOSED))
+        future.set_exception(StorageError(CLOSED))
         raise
     if scope.cancelled_caught:
-        future.set_exception(StorageError(_CLOSED))
+        future.set_exception(StorageError(CLOSED))
 
 
 async def _unbroken(future: asyncio.Future[R], cancel: Callable[[], None] | None = None) -> R:
@@ -152,9 +150,19 @@ _guests: Final[dict[asyncio.AbstractEventLoop, _Guest]] = {}
 """The guest of each loop that has one: trio allows one a thread."""
 
 
+def _running_loop(what: str) -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            f"{what} needs an asyncio loop, and none runs here; use leviath.open_world under "
+            "trio, or leviath.blocking.open_world without a loop"
+        ) from None
+
+
 @asynccontextmanager
 async def _guest() -> AsyncGenerator[_Guest]:
-    loop = asyncio.get_running_loop()
+    loop = _running_loop("leviath.aio.open_world")
     while (guest := _guests.get(loop)) is not None and not guest.users:
         await guest.ended()
     if guest is None:
@@ -245,8 +253,8 @@ def _opening(
     @asynccontextmanager
     async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[World]:
         async with _guest() as guest:
-            tools = cast("list[Tool]", kwargs.get("tools", ()))
-            kwargs["tools"] = [_on_asyncio(guest.loop, as_tool(tool)) for tool in tools]
+            tools = as_tools(kwargs.get("tools", ()))
+            kwargs["tools"] = [_on_asyncio(guest.loop, tool) for tool in tools]
             hosted = _Hosted(guest, function(*args, **kwargs))
             try:
                 yield World(guest, await hosted.open())
@@ -442,7 +450,7 @@ class OnAsyncio:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._loop = asyncio.get_running_loop()
+        self._loop = _running_loop("leviath.aio.OnAsyncio")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)

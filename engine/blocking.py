@@ -13,17 +13,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
 from leviath.components.errors import StorageError
+from leviath.engine import arguments
 from leviath.engine import world as trio_world
-from leviath.engine.run_handle import RunHandle
+from leviath.engine.run_handle import CLOSED, RunHandle
 from leviath.engine.world import OpenWorld
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import TracebackType
 
     from leviath.components.events import WorldEvent
     from leviath.components.status import Status
@@ -36,8 +38,6 @@ __all__ = ["EventStream", "Run", "World", "open_world"]
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E")
-
-_CLOSED: Final = "this world was closed before the call ended; open it again"
 
 
 class _Thread:
@@ -66,7 +66,7 @@ class _Thread:
         except BaseException as raised:  # noqa: BLE001 - it is raised where the block is left
             error = raised
         if not self._opened.done():
-            self._opened.set_exception(error or StorageError(_CLOSED))
+            self._opened.set_exception(error or StorageError(CLOSED))
             error = None
         if error is None:
             self._ended.set_result(None)
@@ -134,19 +134,21 @@ class _Thread:
         def start() -> None:
             try:
                 if self._nursery is None:
-                    raise StorageError(_CLOSED)
+                    raise StorageError(CLOSED)
                 self._nursery.start_soon(task)
             except (StorageError, RuntimeError):
                 # A nursery that is being left takes nothing new and says so with a RuntimeError.
-                future.set_exception(StorageError(_CLOSED))
+                future.set_exception(StorageError(CLOSED))
 
         self._begin(start)
         try:
             return future.result(timeout_s)
-        except BaseException:
+        except BaseException as error:
             if not future.done():
                 self._soon(scope.cancel)
                 future.exception()  # a cancelled call comes to its end first
+            if isinstance(error, TimeoutError) and not error.args:
+                raise TimeoutError(f"nothing came within {timeout_s} s; nothing is lost") from None
             raise
 
     def look(self, function: Callable[[], R]) -> R:
@@ -155,7 +157,7 @@ class _Thread:
 
         def run() -> None:
             if self._nursery is None:
-                future.set_exception(StorageError(_CLOSED))
+                future.set_exception(StorageError(CLOSED))
                 return
             try:
                 future.set_result(function())
@@ -167,7 +169,7 @@ class _Thread:
 
     def _begin(self, function: Callable[[], object]) -> None:
         if self._ended.done() or not self._soon(function):
-            raise StorageError(_CLOSED)
+            raise StorageError(CLOSED)
 
 
 async def _settle(
@@ -182,10 +184,10 @@ async def _settle(
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
         future.set_exception(error)
     except trio.Cancelled:
-        future.set_exception(StorageError(_CLOSED))
+        future.set_exception(StorageError(CLOSED))
         raise
     if scope.cancelled_caught:
-        future.set_exception(StorageError(_CLOSED))
+        future.set_exception(StorageError(CLOSED))
 
 
 def _plain(
@@ -215,14 +217,41 @@ def _opening(
     function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
 ) -> Callable[P, AbstractContextManager[World]]:
     @contextmanager
-    def manager(*args: P.args, **kwargs: P.kwargs) -> Generator[World]:
+    def opened(*args: P.args, **kwargs: P.kwargs) -> Generator[World]:
         thread = _Thread(function(*args, **kwargs))
         try:
             yield World(thread, thread.open())
         finally:
             thread.close()
 
+    def manager(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[World]:
+        return _Unopened(opened(*args, **kwargs))
+
     return functools.wraps(function)(manager)
+
+
+class _Unopened(AbstractContextManager["World"]):
+    """A world that is opened by ``with``, and says so when it is used without."""
+
+    def __init__(self, manager: AbstractContextManager[World]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> World:
+        return self._manager.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._manager.__exit__(kind, error, traceback)
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(
+            f"the world is not open yet, so it has no {name!r}; "
+            "write: with leviath.blocking.open_world(...) as world:"
+        )
 
 
 class EventStream(Generic[E]):
@@ -242,7 +271,7 @@ class EventStream(Generic[E]):
         self._thread = thread
         self._source = source
         self._close = close
-        self._timeout_s = timeout_s
+        self._timeout_s = arguments.seconds("timeout_s", timeout_s)
         self._taken: deque[E | None] = deque()
         """Taken from the source and not handed out yet; None is the end."""
 

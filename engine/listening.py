@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from leviath.components.status import Status
+from leviath.engine import arguments
 from leviath.persistence.journal import decode_events
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class EventStream:
         """``after`` None starts now; a number starts behind that event, looked for after
         ``since_step``."""
         host.world.check_thread()
+        if after is not None:
+            arguments.number("after", after, 0, arguments.NUMBER_MAX)
         self._host = host
         self._reader = reader
         self._run = run

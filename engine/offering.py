@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from leviath.components.errors import ConfigError
 from leviath.components.text import text_digest
 from leviath.components.world_facts import Offer, OfferedModel, OfferedTool
+from leviath.engine import arguments
 from leviath.engine.ports import ToolSpec
 
 if TYPE_CHECKING:
@@ -55,12 +56,28 @@ IN_STEP_TOOLS = (
 """Tools that the step itself carries out."""
 
 
+def _provider(given: object) -> Provider:
+    name: object = getattr(given, "name", None)
+    if isinstance(given, type) or not callable(getattr(given, "infer", None)):
+        raise ConfigError(
+            f"each of providers must have a name and an infer method, not be "
+            f"{arguments.shown(given)}; pass an object such as leviath.Scripted.of(...)"
+        )
+    if not isinstance(name, str) or not name or "/" in name:
+        raise ConfigError(
+            f"the name of provider {arguments.shown(given)} must be text without a slash, "
+            f"not {arguments.shown(name)}; blueprints use it in provider/model"
+        )
+    return cast("Provider", given)
+
+
 class Offering:
     """Providers and tools by name, and the digest of each tool's spec."""
 
     def __init__(self, providers: Sequence[Provider], tools: Iterable[Tool]) -> None:
         self.providers: dict[str, Provider] = {}
-        for provider in providers:
+        for given in arguments.items("providers", providers, "providers"):
+            provider = _provider(given)
             if provider.name in self.providers:
                 raise ConfigError(
                     f"two providers are called {provider.name!r}; give one another name"

@@ -19,6 +19,7 @@ from leviath.components.errors import ConfigError, Damaged, LevError, NewerForma
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
+from leviath.engine import arguments
 from leviath.engine.clock import perf_ns
 from leviath.engine.commits import Chain
 from leviath.engine.limits import LOAD_SLICE_MS, SECRETS_LEARNED_MAX, SETTLE_RUNS_MAX
@@ -46,7 +47,10 @@ nothing is written."""
 
 
 S = TypeVar("S")
+SLOTS_MAX = 1_000_000
 _DEATHS_MAX = 2
+_NOT_ZERO = ("slots_default", "attempts_max", "rounds_max")
+"""Numbers of a Policy with which no run would ever move if they were 0."""
 _log = logging.getLogger("leviath.engine")
 
 
@@ -116,8 +120,7 @@ async def open_home(
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError; nothing is held then.
     """
-    if durability not in ("full", "process", "memory"):
-        raise ConfigError(f"durability {durability!r} is unknown; use full, process or memory")
+    arguments.one_of("durability", durability, ("full", "process", "memory"))
     if durability == "memory":
         return _open_memory(seed)
     home = resolve_home(path, os.environ)
@@ -349,10 +352,19 @@ def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Pol
     """The policy that this host records: defaults, the caller's slots, the caller's changes."""
     policy = Policy()
     if slots is not None:
-        if isinstance(slots, bool) or not 1 <= slots <= 1_000_000:
-            raise ConfigError(f"slots {slots!r} must be between 1 and 1,000,000")
-        policy = replace(policy, slots_default=slots)
-    return policy if make is None else make(policy)
+        policy = replace(policy, slots_default=arguments.number("slots", slots, 1, SLOTS_MAX))
+    if make is None:
+        return policy
+    remedy = "pass a function that takes a Policy and returns one, such as lambda policy: policy"
+    arguments.callback("policy", make, remedy)
+    made: object = make(policy)
+    if not isinstance(made, Policy):
+        raise ConfigError(f"policy returned {arguments.shown(made)}, which is no Policy; {remedy}")
+    for name in made.__struct_fields__:
+        if isinstance(getattr(policy, name), int):
+            least = 1 if name in _NOT_ZERO else 0
+            arguments.number(f"policy: {name}", getattr(made, name), least, arguments.SPAN_MS_MAX)
+    return made
 
 
 def step_of(world: World) -> int:

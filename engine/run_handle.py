@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -15,6 +15,7 @@ from leviath.components.errors import (
     StorageError,
     WorldError,
 )
+from leviath.components.identity import Launch
 from leviath.components.inputs import (
     Cancel,
     Decide,
@@ -26,10 +27,13 @@ from leviath.components.inputs import (
 )
 from leviath.components.output import Output
 from leviath.components.status import Status
+from leviath.engine import arguments
 from leviath.engine.host import Host
-from leviath.engine.limits import INBOX_INPUTS_MAX, MESSAGE_BYTES_MAX
+from leviath.engine.limits import INBOX_INPUTS_MAX, LABEL_BYTES_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
 from leviath.engine.paging import page_in, part_of, row_of
+from leviath.engine.spawning import region_names
+from leviath.systems.control import VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.run import Ack
+
+CLOSED: Final = "this world was closed before the call ended; open it again"
 
 _ERRORS: dict[str, type[LevError]] = {
     "run_not_found": RunNotFound,
@@ -123,6 +129,7 @@ class RunHandle:
         Raises trio.TooSlowError after ``timeout_s``, StorageError when the world closes before.
         Cancelled: nothing was done to the run.
         """
+        timeout_s = arguments.seconds("timeout_s", timeout_s)
         if timeout_s is not None:
             with trio.fail_after(timeout_s):
                 return await self.wait()
@@ -135,11 +142,15 @@ class RunHandle:
             else:
                 await host.feed.changed(self.ordinal)
             if host.feed.closed and not (self._is_over and host.durable_step >= host.step):
-                raise StorageError("the world was closed before the run ended; open it again")
+                raise StorageError(CLOSED)
 
     def row(self) -> RunRow:
         """The run's listing row as of now."""
-        return row_of(self._host.world, self._reader, self.ordinal, self._host.clock.wall_ms())
+        host = self._host
+        try:
+            return row_of(host.world, self._reader, self.ordinal, host.clock.wall_ms())
+        except RunNotFound:
+            raise self._gone() from None
 
     @property
     def status(self) -> Status:
@@ -164,30 +175,37 @@ class RunHandle:
     async def pause(self, *, why: str = "", actor: str = "host") -> None:
         """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has
         ended."""
-        who, reason = self._label(actor), self._label(why)
+        who, reason = self._word("actor", actor), self._word("why", why)
         await self._ask(lambda ticket: Pause(self.ordinal, ticket, who, reason))
 
     async def resume(self, *, actor: str = "host") -> None:
         """Let a paused run go on, or start one again that ended in error or was cancelled."""
-        await self._ask(lambda ticket: Resume(self.ordinal, ticket, self._label(actor)))
+        who = self._word("actor", actor)
+        await self._ask(lambda ticket: Resume(self.ordinal, ticket, who))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
         """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
-        who, reason = self._label(actor), self._label(why)
+        who, reason = self._word("actor", actor), self._word("why", why)
         await self._ask(lambda ticket: Cancel(self.ordinal, ticket, who, reason))
 
     async def message(self, text: str, *, region: str = "", sender: str = "") -> None:
-        """Give the run a message; it is delivered once, before its next request."""
-        if len(text.encode("utf-8", "replace")) > MESSAGE_BYTES_MAX:
-            raise ConfigError(f"a message may have {MESSAGE_BYTES_MAX:,} bytes; put more in a file")
+        """Give the run a message; it is delivered once, before its next request.
+
+        Raises ConfigError for an empty message or a region that the run's blueprint does not have.
+        """
+        arguments.text("a message", text, bytes_max=MESSAGE_BYTES_MAX, remedy="pass its text")
+        if not text.strip():
+            raise ConfigError(f"the message {text!r} is empty; say something")
+        who, where = self._word("sender", sender), self._word("region", region)
+        self._check_region(where)
         body = self._host.texts.intern(text)
-        who, where = self._label(sender), self._label(region)
         await self._ask(lambda ticket: Post(self.ordinal, body, ticket, who, where))
 
     async def decide(self, call_id: str, verdict: str, *, actor: str = "host") -> None:
         """Settle a parked tool call: ``again``, ``done`` or ``stop`` for one that may have
         happened, ``allow`` or ``deny`` for one that asks."""
-        call, word, who = self._label(call_id), self._label(verdict), self._label(actor)
+        call, who = self._word("call_id", call_id), self._word("actor", actor)
+        word = arguments.one_of("verdict", verdict, tuple(VERDICTS))
         await self._ask(lambda ticket: Decide(self.ordinal, call, word, ticket, who))
 
     async def forget(self) -> None:
@@ -195,7 +213,36 @@ class RunHandle:
         ended."""
         await self._ask(lambda ticket: Release(self.ordinal, ticket))
 
-    async def _ask(self, make: Callable[[int], Input]) -> Ack:
-        # An ended run that left memory answers for itself too.
+    def _word(self, name: str, value: object) -> str:
+        """A short text, fit to be recorded."""
+        return self._label(arguments.text(name, value, bytes_max=LABEL_BYTES_MAX))
+
+    def _page_in(self) -> None:
+        """An ended run that left memory answers for itself too."""
         page_in(self._host.world, self._host.texts, self._reader, self.ordinal)
-        return await ask(self._host, make)
+
+    def _check_region(self, name: str) -> None:
+        world = self._host.world
+        world.check_thread()
+        if not name:
+            return
+        self._page_in()
+        launch = world.find(self.ordinal, Launch)
+        blueprint = None if launch is None else world.blueprints.get(launch.blueprint)
+        if blueprint is not None and name not in (known := region_names(blueprint)):
+            has = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"{self.run_id} has no region {name!r}; its blueprint has {has}")
+
+    def _gone(self) -> RunNotFound:
+        return RunNotFound(
+            f"run {self.run_id!r} is not in this home any more: it was forgotten; "
+            "list what is there with listing()",
+            run_id=self.run_id,
+        )
+
+    async def _ask(self, make: Callable[[int], Input]) -> Ack:
+        self._page_in()
+        try:
+            return await ask(self._host, make)
+        except RunNotFound:
+            raise self._gone() from None

@@ -19,6 +19,7 @@ from leviath.components.secret import Secret
 from leviath.components.text import text_digest
 from leviath.engine.blueprints import (
     MANIFEST_NAME,
+    LoadedBlueprint,
     check_spawnable,
     load_blueprint,
     validate_blueprint,
@@ -31,37 +32,21 @@ from leviath.engine.limits import (
     TASK_BYTES_MAX,
 )
 from leviath.engine.redaction import NOTHING_KNOWN, Redactor
+from leviath.engine.spawn_request import SpawnRequest
 from leviath.persistence.run_meta_parts import OutputSpec
 from leviath.persistence.run_row import TASK_HEAD_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leviath.engine.offering import Offering
     from leviath.engine.outside import Outside
+    from leviath.engine.spawn_request import Agent
     from leviath.systems.world import World
 
     Make = Callable[[int, Outside, World, int], Spawn]
 
 _IN_STEP: Final = ("submit_output", "context_write")
-
-
-class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks for, as it was given."""
-
-    agent: str | os.PathLike[str] | Blueprint
-    task: str
-    workdir: str | os.PathLike[str]
-    key: str
-    model: str | None
-    yolo: bool | str
-    regions: dict[str, str]
-    metadata: dict[str, str]
-    allow: tuple[str, ...]
-    output: dict[str, object] | None
-    callback_url: str | None
-    callback_secret: str | Secret | None
-    run_id: str
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -82,23 +67,23 @@ class Agents:
 
     def __init__(self, offering: Offering) -> None:
         self._offering = offering
-        self._built: OrderedDict[int, tuple[Blueprint, Checked]] = OrderedDict()
+        self._built: OrderedDict[int, tuple[object, Checked]] = OrderedDict()
         self._read: OrderedDict[tuple[str, int, int, int], Checked] = OrderedDict()
 
-    def known(self, agent: str | os.PathLike[str] | Blueprint) -> Checked | None:
+    def known(self, agent: Agent) -> Checked | None:
         """The checked blueprint when nothing has to be read or checked."""
-        if isinstance(agent, Blueprint):
+        if isinstance(agent, Blueprint | LoadedBlueprint):
             found = self._built.get(id(agent))
             return None if found is None or found[0] is not agent else found[1]
         stamp = _stamp(agent)
         return None if stamp is None else self._read.get(stamp)
 
-    def check(self, agent: str | os.PathLike[str] | Blueprint) -> Checked:
+    def check(self, agent: Agent) -> Checked:
         """Read and check. Raises BlueprintError or SpawnError."""
         known = self.known(agent)
         if known is not None:
             return known
-        stamp = None if isinstance(agent, Blueprint) else _stamp(agent)
+        stamp = None if isinstance(agent, Blueprint | LoadedBlueprint) else _stamp(agent)
         blueprint, agent_path = _blueprint(agent)
         check_spawnable(blueprint)
         _check_tools(blueprint, self._offering)
@@ -110,13 +95,23 @@ class Agents:
             for tool in (*stage.available_tools, *stage.required_tools)
         )
         checked = Checked(blueprint, agent_path, text_digest(body), body, not writes)
-        if isinstance(agent, Blueprint):
+        if isinstance(agent, Blueprint | LoadedBlueprint):
             self._built[id(agent)] = (agent, checked)
             _bound(self._built)
         elif stamp is not None:
             self._read[stamp] = checked
             _bound(self._read)
         return checked
+
+    def check_allowed(self, names: Sequence[str]) -> None:
+        """Raises SpawnError for a tool that this world does not have."""
+        known = {*self._offering.tools, *_IN_STEP}
+        for name in names:
+            if name not in known:
+                raise SpawnError(
+                    f"allow names a tool {name!r} that this world does not have; "
+                    f"it has {', '.join(sorted(known))}"
+                )
 
 
 def _bound(cache: OrderedDict[Any, Any]) -> None:
@@ -150,6 +145,7 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
     if request.run_id:
         check_run_id(request.run_id)
     _check_regions(request, blueprint)
+    agents.check_allowed([redactor.redact(name) for name in request.allow])
     _check_secrets(request, checked, workdir, redactor)
     output = _output(request.output)
 
@@ -167,8 +163,7 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
             blueprint=digest,
             started_ms=wall_ms,
             model_override=None if request.model is None else label(request.model),
-            yolo=bool(request.yolo),
-            yolo_profile=label(request.yolo) if isinstance(request.yolo, str) else None,
+            yolo=request.yolo,
             output_request=None if output is None else clean(output),
             metadata=tuple((clean(k), clean(v)) for k, v in request.metadata.items()),
             callback_url=None if request.callback_url is None else clean(request.callback_url),
@@ -197,9 +192,11 @@ def _keep_secret(
     return ref
 
 
-def _blueprint(agent: str | os.PathLike[str] | Blueprint) -> tuple[Blueprint, str]:
+def _blueprint(agent: Agent) -> tuple[Blueprint, str]:
     if isinstance(agent, Blueprint):
         return validate_blueprint(agent), ""
+    if isinstance(agent, LoadedBlueprint):
+        return validate_blueprint(agent.blueprint), str(agent.path)
     loaded = load_blueprint(Path(agent))
     return loaded.blueprint, str(loaded.path)
 
@@ -228,9 +225,6 @@ def _check_sizes(request: SpawnRequest) -> None:
             f"the task has {task:,} bytes, {TASK_BYTES_MAX:,} are allowed; "
             "put it in a file of the workdir"
         )
-    for name, text in (*request.metadata.items(), *request.regions.items()):
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise SpawnError(f"metadata and regions map text to text, not {name!r} to {text!r}")
     size = sum(
         len(key.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
         for key, value in request.metadata.items()
@@ -278,10 +272,16 @@ def _workdir(path: str | os.PathLike[str]) -> str:
     return real
 
 
-def _check_regions(request: SpawnRequest, blueprint: Blueprint) -> None:
+def region_names(blueprint: Blueprint) -> set[str]:
+    """The regions of a blueprint and of its stages, those that every agent has included."""
     names = {region.name for region in blueprint.regions}
     for stage in blueprint.stages:
         names.update(region.name for region in stage.regions or ())
+    return names
+
+
+def _check_regions(request: SpawnRequest, blueprint: Blueprint) -> None:
+    names = region_names(blueprint)
     keys = {
         region.seed.key
         for region in blueprint.regions

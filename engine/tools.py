@@ -21,6 +21,7 @@ import trio
 
 from leviath.components.clean import clean_text
 from leviath.components.errors import ConfigError, ToolError
+from leviath.engine import arguments
 from leviath.engine.limits import TOOL_DEADLINE_MS
 from leviath.engine.toolbox.call import EffectClass, MayHaveHappened, ToolCall, ToolResult
 from leviath.engine.toolbox.signature import Signature
@@ -35,6 +36,7 @@ __all__ = [
     "ToolResult",
     "apply_result_limits",
     "as_tool",
+    "as_tools",
     "builtin_tools",
     "tool",
 ]
@@ -86,11 +88,13 @@ class Tool:
         Raises ConfigError when the function, the name, the effect or the deadline cannot be used.
         """
         self.name: Final = _checked_name(function, name)
-        if effect not in _EFFECTS:
-            raise ConfigError(f"tool {self.name!r}: effect {effect!r} is none of {_EFFECTS}")
-        if deadline_ms <= 0:
-            raise ConfigError(f"tool {self.name!r}: deadline_ms {deadline_ms} must be positive")
-        described = description if description is not None else _docstring(function)
+        place = f"tool {self.name!r}"
+        arguments.one_of(f"{place}: effect", effect, _EFFECTS)
+        arguments.number(f"{place}: deadline_ms", deadline_ms, 1, arguments.SPAN_MS_MAX)
+        arguments.flag(f"{place}: modifies", modifies)
+        arguments.flag(f"{place}: searches", searches)
+        described = _docstring(function) if description is None else description
+        arguments.text(f"{place}: description", described)
         self.description: Final = clean_text(described)
         self.effect: Final[EffectClass] = effect
         self.deadline_ms: Final = deadline_ms
@@ -222,6 +226,14 @@ def as_tool(source: Tool | Callable[..., object]) -> Tool:
     return source if isinstance(source, Tool) else FunctionTool(source)
 
 
+def as_tools(sources: object) -> tuple[Tool, ...]:
+    """``sources`` as tools: a list, not one. Raises ConfigError."""
+    if callable(sources) or isinstance(sources, Tool):
+        raise ConfigError(f"tools must be a list of tools, not one, {sources!r}; write tools=[...]")
+    given = arguments.items("tools", sources, "tools")
+    return tuple(as_tool(cast("Callable[..., object]", source)) for source in given)
+
+
 def builtin_tools() -> tuple[Tool, ...]:
     """The tools of leviath itself: reading and writing below the workdir, and a shell."""
     # Here, because the built-in tools are made with the decorator above.
@@ -240,6 +252,7 @@ def _checked_name(function: object, name: str | None) -> str:
         own = getattr(function, "__name__", None)
         kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(function).__name__).lower()
         name = own if isinstance(own, str) else kind
+    arguments.text("the name of a tool", name)
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"tool name {name!r} must be 1 to 64 letters (A-Z, a-z), digits, _ or -; give name="
@@ -260,6 +273,8 @@ def _is_async(name: str, function: Callable[..., object]) -> bool:
     targets = (function, getattr(function, "__call__", None))  # noqa: B004 - the method itself
     if any(inspect.isasyncgenfunction(target) for target in targets):
         raise ConfigError(f"tool {name!r} is an async generator; return the result instead")
+    if any(inspect.isgeneratorfunction(target) for target in targets):
+        raise ConfigError(f"tool {name!r} is a generator; return the result instead of yielding")
     return any(inspect.iscoroutinefunction(target) for target in targets)
 
 

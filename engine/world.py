@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from leviath.components.errors import (
+    ConfigError,
     RunNotFound,
     SpawnError,
 )
@@ -23,6 +24,7 @@ from leviath.components.inputs import (
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_id import is_run_id
 from leviath.components.world_facts import Counters, Policy
+from leviath.engine import arguments
 from leviath.engine.clock import RealClock
 from leviath.engine.host import Host
 from leviath.engine.launching import hosted
@@ -39,18 +41,23 @@ from leviath.engine.preview import Preview
 from leviath.engine.pricing import PriceTable
 from leviath.engine.redaction import Redactor, credentials
 from leviath.engine.run_handle import RunHandle, ask
-from leviath.engine.spawning import Agents, SpawnRequest, prepare_spawn
-from leviath.engine.tools import Tool, as_tool, builtin_tools
+from leviath.engine.settings import check_settings, price_table
+from leviath.engine.spawn_request import spawn_request
+from leviath.engine.spawning import Agents, prepare_spawn
+from leviath.engine.tools import Tool, as_tools, builtin_tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-    from leviath.components.blueprint import Blueprint
     from leviath.components.secret import Secret
     from leviath.engine.clock import Clock
     from leviath.engine.ports import Provider
     from leviath.engine.reconcile import OpenReport
+    from leviath.engine.spawn_request import Agent
     from leviath.persistence.rows import RunRow
+
+ROWS_MAX = 10_000
+"""Rows of one page of a listing: some 10 MB."""
 
 
 class OpenWorld:
@@ -90,13 +97,13 @@ class OpenWorld:
 
     async def spawn(
         self,
-        agent: str | os.PathLike[str] | Blueprint,
+        agent: Agent,
         *,
         task: str = "",
         workdir: str | os.PathLike[str] = ".",
         key: str = "",
         model: str | None = None,
-        yolo: bool | str = False,
+        yolo: bool = False,
         regions: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         allow: Sequence[str] = (),
@@ -107,33 +114,33 @@ class OpenWorld:
     ) -> RunHandle:
         """Start a run and return its handle once the run is durable.
 
-        ``agent`` is a blueprint's folder or file, or a Blueprint. ``key`` makes a second spawn
-        return the first run, also after a restart. ``yolo`` is True for an unattended run, or the
-        name of a profile. ``model`` is ``provider/model`` or a model of the stage's first
+        ``agent`` is a blueprint's folder or file, a Blueprint, or what ``load_blueprint`` gave.
+        ``key`` makes a second spawn return the first run, also after a restart. ``yolo`` is True
+        for an unattended run. ``model`` is ``provider/model`` or a model of the stage's first
         provider, without failover.
 
         Raises BlueprintError, SpawnError or ConfigError; nothing of the run exists then.
         Cancelled: the run may exist; spawn again with the same ``key`` to find out.
         """
-        known = self._by_key(key)
-        if known is not None:
-            return known
-        newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
-        request = SpawnRequest(
-            agent=agent,
+        request = spawn_request(
+            agent,
             task=task,
             workdir=workdir,
             key=key,
             model=model,
             yolo=yolo,
-            regions=dict(regions or {}),
-            metadata=dict(metadata or {}),
-            allow=tuple(allow),
-            output=None if output is None else dict(output),
+            regions=regions,
+            metadata=metadata,
+            allow=allow,
+            output=output,
             callback_url=callback_url,
             callback_secret=callback_secret,
             run_id=run_id,
         )
+        known = self._by_key(key)
+        if known is not None:
+            return known
+        newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
         if self._agents.known(agent) is None:
             await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
         make = prepare_spawn(request, self._agents, self._host.texts.redactor)
@@ -188,6 +195,7 @@ class OpenWorld:
 
     def run(self, run_id: str) -> RunHandle:
         """The handle of a run, hosted or ended. Raises RunNotFound."""
+        arguments.text("run_id", run_id, remedy="pass the run's id")
         handle = self._find(run_id)
         if handle is None:
             raise RunNotFound(f"no run is called {run_id!r}; list them with runs()", run_id=run_id)
@@ -205,6 +213,15 @@ class OpenWorld:
 
         ``after`` is (updated_ms, ordinal) of the last row of the page before. Empty in memory.
         """
+        arguments.number("limit", limit, 1, ROWS_MAX)
+        if after is not None:
+            place = arguments.items("after", after, "two numbers")
+            if len(place) != 2:
+                raise ConfigError(
+                    f"after must be (updated_ms, ordinal) of a row, not {arguments.shown(after)}"
+                )
+            for part in place:
+                arguments.number("each number of after", part, 0, arguments.NUMBER_MAX)
         if self._opened.reader is None:
             return []
         return self._opened.reader.run_rows(limit=limit, after=after)
@@ -261,12 +278,27 @@ async def open_world(
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
     makes all durable and lets the home go. Closing changes no run's status.
     """
+    check_settings(
+        home=home,
+        clock=clock,
+        seed=seed,
+        vfs=vfs,
+        grace_ms=grace_ms,
+        on_text=on_text,
+        flags={
+            "builtins": builtins,
+            "drive": drive,
+            "checks": checks,
+            "secret_env": secret_env,
+        },
+    )
     real = clock or RealClock()
-    own = (*(builtin_tools() if builtins else ()), *(as_tool(tool) for tool in tools))
-    redactor = Redactor((*secrets, *(credentials(os.environ) if secret_env else ())))
+    own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
+    known = arguments.secrets("secrets", secrets)
+    redactor = Redactor((*known, *(credentials(os.environ) if secret_env else ())))
     offering = Offering(providers, own)
     offering.refuse_secrets(redactor)
-    table = prices if isinstance(prices, PriceTable) else PriceTable.parse(prices or {})
+    table = price_table(prices)
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
     opened.know(redactor)

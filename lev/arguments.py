@@ -127,7 +127,7 @@ def _run(to: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         nargs="?",
         const="",
-        help="unattended: nothing is asked; --yolo=PROFILE names a profile",
+        help="unattended: nothing is asked; profiles do not exist yet and are refused",
     )
     text = "allow a tool without asking; may be repeated"
     to.add_argument("--allow", metavar="TOOL", action="append", default=[], help=text)

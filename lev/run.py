@@ -13,6 +13,7 @@ import trio
 from leviath.components.errors import ConfigError, LevError, SpawnError
 from leviath.engine.blueprints import MANIFEST_NAME, check_spawnable, load_blueprint
 from leviath.engine.limits import REGION_INPUT_BYTES_MAX, TASK_BYTES_MAX
+from leviath.engine.spawn_request import check_yolo
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.driving import Watch, drive, status_of

@@ -1,14 +1,17 @@
 """leviath: an embeddable engine for fleets of LLM-agent runs.
 
 Names resolve when they are first used, so that ``import leviath`` costs next to nothing. ``aio``,
-``blocking``, ``blueprint``, ``events`` and ``testing`` are modules: ``from leviath import aio``.
+``blocking``, ``blueprint``, ``events`` and ``testing`` are modules: ``import leviath.aio``.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leviath.components import blueprint as blueprint
-    from leviath.components import events as events
+    from leviath import aio as aio
+    from leviath import blocking as blocking
+    from leviath import blueprint as blueprint
+    from leviath import events as events
+    from leviath import testing as testing
     from leviath.components.blueprint import Blueprint as Blueprint
     from leviath.components.error_kind import ErrorKind as ErrorKind
     from leviath.components.errors import BlueprintError as BlueprintError
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
     from leviath.components.run_status import RunStatus as RunStatus
     from leviath.components.secret import Secret as Secret
     from leviath.components.world_facts import Policy as Policy
-    from leviath.engine import aio as aio
-    from leviath.engine import blocking as blocking
     from leviath.engine.blueprints import load_blueprint as load_blueprint
     from leviath.engine.blueprints import parse_blueprint as parse_blueprint
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from leviath.providers.scripted import Reply as Reply
     from leviath.providers.scripted import Scripted as Scripted
     from leviath.providers.scripted import tool_call as tool_call
-    from leviath.simulation import testing as testing
 
 __version__ = "0.1.0"
 
@@ -122,14 +122,8 @@ __all__ = [
     "validate_blueprint",
 ]
 
-_MODULES = {
-    "aio": "engine.aio",
-    "blocking": "engine.blocking",
-    "blueprint": "components.blueprint",
-    "events": "components.events",
-    "testing": "simulation.testing",
-}
-"""Public names that are modules, and where they are."""
+_MODULES = ("aio", "blocking", "blueprint", "events", "testing")
+"""Public names that are modules."""
 
 _HOMES = {
     "components.blueprint": "Blueprint",
@@ -164,7 +158,7 @@ if not TYPE_CHECKING:  # a checker that sees this takes every name for one of ou
         if name in _MODULES:
             from importlib import import_module
 
-            value: object = import_module(f"{__name__}.{_MODULES[name]}")
+            value: object = import_module(f"{__name__}.{name}")
         else:
             home = next((home for home, names in _HOMES.items() if name in names.split()), None)
             if home is None:

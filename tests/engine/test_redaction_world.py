@@ -204,11 +204,14 @@ async def test_no_known_value_is_kept_or_said(
             workdir=work,
             metadata={"label": LEAK, LEAK: "label"},
             regions={"told": LEAK},
-            allow=[LEAK],
+            allow=["shell"],
             callback_url="https://example.org/hook",
             callback_secret=CALLBACK,
         )
         await run.message(LEAK, sender=LEAK)
+        with pytest.raises(SpawnError) as refused:
+            await world.spawn(agent, workdir=work, regions={"told": "x"}, allow=[LEAK])
+        said.append(str(refused.value))
         await run.wait()
         said += [repr(event) async for event in run.events()]
         assert run.result() == LEAK_HIDDEN

@@ -9,6 +9,7 @@ import pytest
 import trio
 from engine_worlds import Counting, Gate, in_trio, one, opened, pass_time, priced, tool_call, until
 
+from leviath.components.errors import ConfigError, RunConflict
 from leviath.components.events import CallFailed, Ended, ToolEnded
 from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
@@ -94,18 +95,23 @@ async def test_half_characters_and_nul_are_replaced_wherever_they_enter(tmp_path
     agent = one("echo", "submit_output")
     async with opened(tmp_path / "home", [provider], tools=[echo]) as world:
         run = await world.spawn(
-            agent, task=odd, workdir=tmp_path, metadata={odd: odd}, yolo=odd, allow=(odd,)
+            agent, task=odd, workdir=tmp_path, metadata={odd: odd}, yolo=True, allow=("echo",)
         )
         row = await run.wait()
         assert run.result() == fit
         await world.run(run.run_id).forget()
-        for more in ({"model": odd}, {"callback_url": odd, "callback_secret": odd}):
+        for more in (
+            {"model": odd},
+            {"callback_url": "https://example.org/" + odd, "callback_secret": odd},
+        ):
             other = await world.spawn(agent, task=odd, workdir=tmp_path, **more)
             await other.pause(why=odd, actor=odd)
             assert other.status.why == fit
-            await other.message(odd, sender=odd, region=odd)
-            with pytest.raises(Exception, match="no call"):
-                await other.decide(odd, odd, actor=odd)
+            await other.message(odd, sender=odd)
+            with pytest.raises(ConfigError, match="no region"):
+                await other.message(odd, region=odd)
+            with pytest.raises(RunConflict, match="no call"):
+                await other.decide(odd, "again", actor=odd)
             await other.cancel(why=odd, actor=odd)
     assert row.task_head == fit
     assert row.status == "complete"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -49,6 +50,15 @@ def layout_faults(root: Path) -> list[str]:
             faults.append(f"{name} may still be imported under its folder's name (ruff banned-api)")
         if not link.is_symlink() or str(link.readlink()) != f"../../{name}":
             faults.append(f"src/leviath/{name} is not a link to ../../{name}")
+    faces = {file.name for file in (root / "src" / "leviath").glob("*.py")} - {"__init__.py"}
+    for name in sorted(faces):
+        if f"src/leviath/{name}" not in build["only-include"]:
+            faults.append(f"src/leviath/{name} is missing from tool.hatch.build.only-include")
+        if name.removesuffix(".py") not in layered:
+            faults.append(f"src/leviath/{name} has no layer in the import contract")
+        tree = ast.parse((root / "src" / "leviath" / name).read_text(encoding="utf-8"))
+        if [type(node) for node in tree.body] != [ast.Expr, ast.ImportFrom]:
+            faults.append(f"src/leviath/{name} is more than a docstring and one import")
     links = sorted((root / "src" / "leviath").iterdir())
     dangling = [link.name for link in links if link.is_symlink() and not link.exists()]
     return faults + [f"src/leviath/{name} leads nowhere" for name in dangling]
@@ -72,6 +82,7 @@ def test_a_planted_package_is_found_everywhere(tmp_path: Path) -> None:
     links = tmp_path / "src" / "leviath"
     links.mkdir(parents=True)
     (links / "gone").symlink_to("../../gone")
+    (links / "face.py").write_text('"""Planted."""\n\nvalue = 1\n', encoding="utf-8")
     assert layout_faults(tmp_path) == [
         "planted/ has no __init__.py",
         "planted is missing from tool.hatch.build.only-include",
@@ -79,6 +90,9 @@ def test_a_planted_package_is_found_everywhere(tmp_path: Path) -> None:
         "planted has no layer in the import contract",
         "planted may still be imported under its folder's name (ruff banned-api)",
         "src/leviath/planted is not a link to ../../planted",
+        "src/leviath/face.py is missing from tool.hatch.build.only-include",
+        "src/leviath/face.py has no layer in the import contract",
+        "src/leviath/face.py is more than a docstring and one import",
         "src/leviath/gone leads nowhere",
     ]
 
@@ -93,3 +107,16 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         [sys.executable, "-I", "-S", "-c", program], cwd=ROOT, capture_output=True, check=True
     )
     assert done.stdout.decode().strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["aio", "blocking", "blueprint", "events", "testing"])
+def test_public_modules_can_be_imported_by_their_path(name: str) -> None:
+    """In a process of its own: here they have been imported already."""
+    program = (
+        f"import leviath.{name}, leviath; "
+        f"assert leviath.{name}.__name__ == 'leviath.{name}'; "
+        f"from leviath.{name} import *"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "src")}, check=True
+    )

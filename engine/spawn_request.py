@@ -1,0 +1,142 @@
+"""What a caller asks of a spawn, held to types and ranges before anything is read or made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from leviath.components.blueprint import Blueprint
+from leviath.components.errors import SpawnError
+from leviath.components.secret import Secret
+from leviath.engine import arguments
+from leviath.engine.blueprints import LoadedBlueprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Agent: TypeAlias = str | os.PathLike[str] | Blueprint | LoadedBlueprint
+"""A blueprint's folder or file, or a blueprint, read or built."""
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for."""
+
+    agent: Agent
+    task: str
+    workdir: str | os.PathLike[str]
+    key: str
+    model: str | None
+    yolo: bool
+    regions: dict[str, str]
+    metadata: dict[str, str]
+    allow: tuple[str, ...]
+    output: dict[str, object] | None
+    callback_url: str | None
+    callback_secret: str | Secret | None
+    run_id: str
+
+
+def spawn_request(
+    agent: Agent,
+    *,
+    task: str,
+    workdir: str | os.PathLike[str],
+    key: str,
+    model: str | None,
+    yolo: bool,
+    regions: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | None,
+    allow: Sequence[str],
+    output: Mapping[str, object] | None,
+    callback_url: str | None,
+    callback_secret: str | Secret | None,
+    run_id: str,
+) -> SpawnRequest:
+    """The request of these arguments. Raises SpawnError naming argument, value and remedy."""
+    if callback_secret is not None:
+        arguments.secret("callback_secret", callback_secret, error=SpawnError)
+    return SpawnRequest(
+        agent=_agent(agent),
+        task=_text("task", task),
+        workdir=_path("workdir", workdir, "name a folder"),
+        key=_text("key", key, remedy='pass a str; "" is no key'),
+        model=_model(model),
+        yolo=check_yolo(yolo),
+        regions=arguments.text_map("regions", regions, error=SpawnError),
+        metadata=arguments.text_map("metadata", metadata, error=SpawnError),
+        allow=arguments.texts("allow", allow, error=SpawnError),
+        output=_output(output),
+        callback_url=_url(callback_url),
+        callback_secret=callback_secret,
+        run_id=_text("run_id", run_id, remedy='pass a str; "" lets leviath make one'),
+    )
+
+
+def check_yolo(value: object) -> bool:
+    """True or False. A profile would have to narrow what an unattended run may do, and nothing
+    does yet: running it as if it had none would allow more than was asked for."""
+    if isinstance(value, str):
+        raise SpawnError(
+            f"yolo {value!r} names a profile, and profiles do not exist yet; "
+            "use True for an unattended run without one, or allow=[...] for single tools"
+        )
+    return arguments.flag("yolo", value, error=SpawnError)
+
+
+def _text(name: str, value: object, *, remedy: str = "pass a str") -> str:
+    return arguments.text(name, value, remedy=remedy, error=SpawnError)
+
+
+def _path(name: str, value: object, remedy: str) -> str | os.PathLike[str]:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise SpawnError(f"{name} must be a path, not {arguments.shown(value)}; {remedy}")
+    if not path:
+        raise SpawnError(f"{name} is an empty path; {remedy}")
+    return path
+
+
+def _agent(value: object) -> Agent:
+    if isinstance(value, Blueprint | LoadedBlueprint):
+        return value
+    return _path("agent", value, "name a blueprint's folder or file, or pass a Blueprint")
+
+
+def _model(value: object) -> str | None:
+    if value is None:
+        return None
+    name = _text("model", value)
+    provider, slash, model = name.partition("/")
+    if not provider.strip() or (slash and not model.strip()):
+        raise SpawnError(f"model {name!r} is incomplete; write provider/model, or a model alone")
+    return name
+
+
+def _output(value: object) -> dict[str, object] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise SpawnError(f"output must be a mapping, not {arguments.shown(value)}; pass a dict")
+    return dict(cast("Mapping[str, object]", value))
+
+
+def _url(value: object) -> str | None:
+    if value is None:
+        return None
+    url = _text("callback_url", value)
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port  # raises for what is no port
+    except ValueError:
+        fits = False
+    if not fits or any(char.isspace() for char in url):
+        raise SpawnError(
+            f"callback_url {arguments.shown(url)} is no address; "
+            "write http:// or https://, a host and a path"
+        )
+    return url

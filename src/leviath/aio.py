@@ -1,0 +1,3 @@
+"""Worlds in an asyncio program: the public face of ``leviath.engine.aio``."""
+
+from leviath.engine.aio import *

@@ -1,0 +1,3 @@
+"""What an agent is, as values: the public face of ``leviath.components.blueprint``."""
+
+from leviath.components.blueprint import *

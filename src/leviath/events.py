@@ -1,0 +1,3 @@
+"""What subscribers hear: the public face of ``leviath.components.events``."""
+
+from leviath.components.events import *
