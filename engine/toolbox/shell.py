@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from leviath.engine.redaction import HIDDEN
 from leviath.engine.toolbox import supervisor
 from leviath.engine.toolbox.call import ToolCall, ToolResult
 from leviath.engine.toolbox.confine import tool_error
+from leviath.engine.toolbox.leftovers import kill_leftovers
 from leviath.engine.toolbox.spill import (
     NOTE_BYTES_MAX,
     SIDE_BYTES_MAX,
@@ -105,10 +107,11 @@ async def run_supervised(argv: Sequence[str], call: ToolCall, deadline_ms: int) 
 class _Supervised:
     """A running supervisor, its pipe, and what it has said so far."""
 
-    def __init__(self, process: trio.Process, order: supervisor.Order) -> None:
+    def __init__(self, process: trio.Process, order: supervisor.Order, mark: str) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
+        self._mark = mark
         self._pipe = process.stdin
         self._said_stream = process.stdout
         self._order = json.dumps(order).encode() + b"\n"
@@ -119,6 +122,7 @@ class _Supervised:
     @classmethod
     async def start(cls, argv: Sequence[str], call: ToolCall) -> Self:
         """Start a supervisor. Raises ToolError."""
+        mark = secrets.token_hex(16)
         try:
             # trio starts the process in a thread and cannot be cancelled between start and return.
             process = await trio.lowlevel.open_process(
@@ -127,12 +131,12 @@ class _Supervised:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=call.workdir,
-                env=_environment(),
+                env={**_environment(), supervisor.MARK_NAME: mark},
                 start_new_session=True,
             )
         except OSError as error:
             raise tool_error("start a command in", call.workdir, error) from None
-        return cls(process, _order(argv, call))
+        return cls(process, _order(argv, call), mark)
 
     async def report_arrives(self) -> None:
         """Wait for the end. Cancelled, nothing that was said is lost."""
@@ -149,6 +153,8 @@ class _Supervised:
         """Have everything killed and wait for that, cancelled or not."""
         with trio.CancelScope(shield=True):
             await self._pipe.aclose()
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGCONT)  # the command may have stopped it
             with trio.move_on_after(2 * TOOL_GROUP_KILL_MS / 1000):
                 await self._listen()
                 await self._process.wait()
@@ -160,12 +166,24 @@ class _Supervised:
         await self.stop()
         if self._process.returncode != 0:
             # The supervisor was killed, or hangs: end what can still be reached without it.
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            self._kill_group()
+            with trio.CancelScope(shield=True):
+                # Below a living supervisor each of them is found; so it goes after them.
+                await self._kill_leftovers()
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+                self._kill_group()
+                await self._process.wait()
+                await self._kill_leftovers()
         with trio.CancelScope(shield=True):
             await self._process.wait()
             await self._said_stream.aclose()
+
+    async def _kill_leftovers(self) -> None:
+        for wait_ms in supervisor.KILL_WAITS_MS:
+            root = self._process.pid if self._process.poll() is None else None
+            if not await trio.to_thread.run_sync(kill_leftovers, root, self._mark):
+                return
+            await trio.sleep(wait_ms / 1000)
 
     def _kill_group(self) -> None:
         line, found, rest = bytes(self._said).partition(b"\n")

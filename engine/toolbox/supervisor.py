@@ -37,7 +37,10 @@ TERM_WAITS_MS: Final = (1, 2, 4, 8, 16, *(25 for _ in range(18)))
 KILL_WAITS_MS: Final = (1, 2, 4, 8, 16, *(25 for _ in range(36)))
 """Waits for what was killed, together about 0.9 s; longer only for those stuck in the kernel."""
 
+PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
+MARK_NAME: Final = "LEVIATH_CALL"
+"""A variable of the command's environment that tells its processes from all others."""
 HIDDEN: Final = b"[secret]"
 """Stands for a secret value in the output."""
 
@@ -228,7 +231,7 @@ class Family:
             # While the leader is not waited for, no other group can have its number.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-        for pid in _descendants(os.getpid()):
+        for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
@@ -312,7 +315,7 @@ def _wait_and_drain(wait_ms: int, output: Output, output_fd: int) -> None:
     _drain(output, output_fd)
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
     """Everything below ``root`` now; empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     try:
@@ -345,7 +348,10 @@ def _become_subreaper() -> bool:
     try:
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        prctl = ctypes.CDLL(None).prctl
+        # The command may stop its supervisor; the host's death starts it again.
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+        return bool(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 

@@ -115,8 +115,16 @@ FAMILIES = pytest.mark.parametrize(
         "(setsid sh -c 'echo $$ > ready; exec sleep 300 >/dev/null 2>&1' &); exec sleep 300",
         "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > ready; while :; do sleep 300; done'",
         "echo $$ > ready; kill -STOP $$",
+        "kill -STOP $PPID; setsid sh -c 'echo $$ > ready; exec sleep 300' & wait",
     ],
-    ids=["background", "new session", "orphan in new session", "ignores SIGTERM", "stopped"],
+    ids=[
+        "background",
+        "new session",
+        "orphan in new session",
+        "ignores SIGTERM",
+        "stopped",
+        "stops",
+    ],
 )
 
 
@@ -237,7 +245,8 @@ def test_the_deadline_kills_and_what_was_written_stays(shell: Tool, make_call: M
 def test_a_command_that_kills_its_supervisor_does_not_outlive_it(
     shell: Tool, make_call: MakeCall, work: Path
 ) -> None:
-    command = "echo $$ > pid; kill -9 $PPID; sleep 300"
+    inner = "echo $$ > pid; kill -9 $0; exec sleep 300"
+    command = f"setsid sh -c '{inner}' $PPID & wait"
     result = run(shell, make_call(), command)
     assert "killed together with its supervisor" in result.text
     assert result.is_error
