@@ -50,6 +50,12 @@ class Launch(Component):
     task_head: str = ""
     """Beginning of a task that is kept by digest, for listings; "" for a short one."""
 
+    @property
+    def is_unattended(self) -> bool:
+        """Nobody will answer. A run that was launched under a named profile was trusted with less,
+        and profiles do not exist yet: it is asked about, because forgetting may only ask more."""
+        return self.yolo and self.yolo_profile is None
+
 
 class Tree(Component):
     """Place in the tree of runs. Children are an index over ``parent``, not a list."""

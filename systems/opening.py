@@ -164,7 +164,8 @@ def _settle_call(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
         return
     charge_interrupted(run, tick, effect)
     offer = run.world.find(WORLD_OWNER, Offer)
-    if offer is not None and effect.provider not in offer.providers:
+    no_provider = offer is not None and effect.provider not in offer.providers
+    if no_provider or (effect.kind == "turn" and view_of(run).missing):
         effects = run.get(Effects)
         gone = replace(effect, live=False, due_ms=0)
         items = tuple(gone if e.number == effect.number else e for e in effects.items)

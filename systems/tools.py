@@ -116,7 +116,7 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
         return _settled(run, tick, call, result, is_error=is_error)
     call = replace(call, effect_class=tool.effect_class)
     launch = run.get(Launch)
-    if permission is Permission.ask and not launch.yolo and call.tool not in launch.allow:
+    if permission is Permission.ask and not launch.is_unattended and call.tool not in launch.allow:
         return replace(call, state="asked")
     return call
 
@@ -344,7 +344,7 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
         CallUnknown(tick.next_event, run.run_id, tick.now.wall_ms, call.call_id, call.tool)
     )
     effects = run.get(Effects)
-    if run.get(Launch).yolo:
+    if run.get(Launch).is_unattended:
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
         message = (
             f"[may have happened] whether this call of {call.tool} took effect is not known. "

@@ -100,16 +100,13 @@ async def test_a_full_disk_stalls_and_goes_on_when_there_is_room(tmp_path: Path,
             vfs.recording.arm()
             await until(lambda: world.storage_stalled is None, clock)
             assert (await run.wait()).status == "complete"
-            assert len(run.ledger()) == 2
     async with opened(home, [gate], tools=[look]) as world:
         assert (await world.run(run.run_id).wait()).status == "complete"
         assert len(world.run(run.run_id).ledger()) == 2
 
 
 @in_trio
-async def test_a_full_disk_at_the_close_says_so_and_loses_no_acknowledged_step(
-    tmp_path: Path,
-) -> None:
+async def test_a_full_disk_at_the_close_says_so_and_loses_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     gate = Gate(priced("", tool_call("look")), priced("done"))
     run_id = ""
@@ -376,9 +373,7 @@ async def test_a_run_whose_tool_is_gone_waits_for_it(tmp_path: Path) -> None:
     gate.open.set()
     async with opened(home, [gate]) as world:
         lacking = world.run(run.run_id)
-        await until(lambda: lacking.status.waiting)
-        assert lacking.status.waiting is not None
-        assert "open the world with the tools: look" in lacking.status.waiting.remedy
+        await until(lambda: "tools: look" in getattr(lacking.status.waiting, "remedy", ""))
     async with opened(home, [gate], tools=[look]) as world:
         assert (await world.run(run.run_id).wait()).status == "complete"
     assert not gate.asked[-1].messages[-1].is_error
