@@ -153,20 +153,30 @@ def content_at(place: Place) -> bytes | None:
     if not _exists(place):
         return None
     with open(open_file(place), "rb") as file:
-        content = file.read(STAGED_BYTES_MAX + 1)
-    if len(content) > STAGED_BYTES_MAX:
+        large = os.fstat(file.fileno()).st_size > STAGED_BYTES_MAX
+        content = b"" if large else file.read(STAGED_BYTES_MAX + 1)
+    if large or len(content) > STAGED_BYTES_MAX:
         raise ToolError(f"{place.path!r} is larger than {STAGED_BYTES_MAX} bytes")
     return content
 
 
 def digest_at(place: Place) -> str:
-    """Digest of the file at ``place``, "" when there is none. Raises ToolError."""
+    """Digest of the file at ``place``, "" when there is none. Raises ToolError.
+
+    Of a file larger than STAGED_BYTES_MAX, which no call has written, only that much is read: the
+    digest is of inode, size, time of change and start, so that a sparse file holds up no thread.
+    """
     if not _exists(place):
         return ""
     digest = sha256()
     with open(open_file(place), "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        left = STAGED_BYTES_MAX
+        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
             digest.update(chunk)
+            left -= len(chunk)
+        if not left and file.read(1):
+            status = os.fstat(file.fileno())
+            digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 

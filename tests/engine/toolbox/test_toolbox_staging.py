@@ -183,3 +183,17 @@ def test_a_file_that_grew_too_large_to_edit_is_refused(make_call: MakeCall, targ
         pytest.raises(ToolError, match="is larger than"),
     ):
         staging.content_at(place)
+
+
+def test_a_sparse_file_of_a_terabyte_is_replaced_or_refused_without_reading_it(
+    tools: dict[str, Tool], make_call: MakeCall, target: Path
+) -> None:
+    os.truncate(target, 1 << 40)
+    refused = tools["edit_file"].call_sync(make_call("c2"), EDIT)
+    assert "is larger than 16777216 bytes" in refused.text
+    with locate(make_call().workdir, "f") as place:
+        before = staging.digest_at(place)
+        os.truncate(target, (1 << 40) + 1)
+        assert staging.digest_at(place) != before
+    assert tools["write_file"].call_sync(make_call(), WRITE).modified == ("f",)
+    assert target.read_text() == NEW
