@@ -119,7 +119,7 @@ class Tool:
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             bound = self._signature.bind(call, arguments)
-            result = _as_result(await cast("Awaitable[object]", self._function(**bound)))
+            result = _as_result(self.name, await cast("Awaitable[object]", self._function(**bound)))
         except MayHaveHappened:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything
@@ -136,7 +136,7 @@ class Tool:
         assert not self.is_async, self.name
         try:
             bound = self._signature.bind(call, arguments)
-            result = _as_result(self._function(**bound))
+            result = _as_result(self.name, self._function(**bound))
         except MayHaveHappened:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything
@@ -278,8 +278,14 @@ def _is_async(name: str, function: Callable[..., object]) -> bool:
     return any(inspect.iscoroutinefunction(target) for target in targets)
 
 
-def _as_result(value: object) -> ToolResult:
+def _as_result(name: str, value: object) -> ToolResult:
     if isinstance(value, ToolResult):
+        try:
+            msgspec.convert(msgspec.to_builtins(value), ToolResult)
+        except (TypeError, ValueError, RecursionError):
+            raise ToolError(
+                f"tool {name} returned a ToolResult with a field of wrong type"
+            ) from None
         text = clean_text(value.text)
         return value if text is value.text else msgspec.structs.replace(value, text=text)
     if value is None:
