@@ -219,12 +219,14 @@ async def take_folders(opened: Opened, host: Host) -> None:
 
 def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> None:
     """Keep what the Import input of a run from a folder refers to."""
+    for ref, secret in run.secrets:
+        # Before anything of the run is kept: what quotes the secret is shown without it.
+        opened.texts.redactor.learn(secret)
+        outside.keep_secret(ref, secret.reveal())
     for digest, body in run.bodies:
         opened.texts.keep(body)
         if digest == run.blueprint:
             opened.world.blueprints.setdefault(digest, decode_blueprint(body))
-    for ref, secret in run.secrets:
-        outside.keep_secret(ref, secret.reveal())
 
 
 async def close_host(opened: Opened, host: Host) -> None:

@@ -6,12 +6,13 @@ is not held while 100,000 runs come in.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from leviath.components.blueprint import decode_blueprint
-from leviath.components.changes import Gone, Splice
+from leviath.components.changes import Gone, Put, Splice
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Inbox, Timers
 from leviath.components.errors import Damaged
@@ -21,7 +22,7 @@ from leviath.components.parts import DECODERS, RUN_PARTS, WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
-from leviath.components.world_facts import Counters
+from leviath.components.world_facts import Counters, Offer, Policy, Prices
 from leviath.persistence.journal import ORIGIN, check_chain, decode_changes
 from leviath.persistence.redo import Owners, apply_changes, decode_part, unknown_part
 
@@ -51,11 +52,14 @@ _ALIKE = frozenset(
     )
 )
 """Parts that differ little between the runs of one fleet."""
+_TOLD_AGAIN = frozenset(kind.__name__ for kind in (Offer, Policy, Prices))
+"""Parts of the world that each host states anew: without them nothing is lost."""
 _SHARED_BYTES_MAX = 1_024
 _SHARED_MAX = 4_096
 """Bounds what a load remembers of parts that turn out to be unlike."""
 _SLICE_RUNS = 64
 """Runs between two looks at the clock: about 2 ms of work."""
+_log = logging.getLogger("leviath.engine")
 
 
 class Loaded(Struct):
@@ -143,6 +147,9 @@ def _read_state(
         try:
             component: Component = decode(body)
         except Exception as error:  # noqa: BLE001 - whatever a decoder makes of damaged bytes
+            if not current and state.part in _TOLD_AGAIN:
+                _log.warning("the world's %s cannot be decoded and is dropped", state.part)
+                continue
             if not current:
                 raise Damaged(f"the world's {state.part} cannot be decoded: {error}") from None
             loaded.quarantined[current] = f"its {state.part} cannot be decoded: {error}"
@@ -172,12 +179,27 @@ def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Lo
         loaded.step, loaded.world_ms, loaded.wall_ms = row.step, row.world_ms, row.wall_ms
         changes = decode_changes(row)
         _page_in(db, owners, {change.owner for change in changes}, loaded)
-        changes = [change for change in changes if change.owner not in loaded.quarantined]
-        apply_changes(owners, changes)
         for change in changes:
-            loaded.redone.update((change.owner, part) for part in _parts_of(change))
+            if change.owner not in loaded.quarantined:
+                _redo_one(owners, change, loaded)
         if row.step % _SLICE_RUNS == 0:
             yield loaded
+
+
+def _redo_one(owners: Owners, change: Change, loaded: Loaded) -> None:
+    try:
+        apply_changes(owners, [change])
+    except Damaged as error:
+        if change.owner != WORLD_OWNER:
+            loaded.quarantined[change.owner] = str(error)
+            owners.pop(change.owner, None)
+            loaded.redone = {known for known in loaded.redone if known[0] != change.owner}
+        elif isinstance(change, Put) and change.part in _TOLD_AGAIN:
+            _log.warning("the world's %s cannot be decoded and stays as it was", change.part)
+        else:
+            raise
+    else:
+        loaded.redone.update((change.owner, part) for part in _parts_of(change))
 
 
 def _parts_of(change: Change) -> tuple[str, ...]:

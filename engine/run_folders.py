@@ -24,6 +24,7 @@ from leviath.components.inputs import Import
 from leviath.components.parts import RUN_PARTS
 from leviath.components.progress import Clock, Cost
 from leviath.components.run_id import check_run_id
+from leviath.components.run_status import RunStatus
 from leviath.components.secret import Secret
 from leviath.components.status import Position, Status
 from leviath.components.text import Text, inline, text_digest
@@ -60,12 +61,14 @@ class ImportedRun(Struct, frozen=True):
     """(reference, value) for the store's table of secrets."""
     lost: tuple[str, ...] = ()
     """What the run had and its files do not tell."""
+    hold: bool = False
+    """It was at work, and nothing tells what was said: somebody has to look at it first."""
     order: tuple[int, int, str] = (0, 0, "")
     """Parents come before their children, older runs before younger ones."""
 
     def as_input(self, ticket: int, *, hold: bool) -> Import:
         """The input that brings the run in."""
-        return Import(ticket, self.parts, hold)
+        return Import(ticket, self.parts, hold or self.hold)
 
 
 class Unreadable(Struct, frozen=True):
@@ -118,7 +121,9 @@ def read_run_folder(
             return _no_meta(name, found)
         if found.state is not None:
             return _from_state(found, name, world_ms)
-        return _from_documents(found, folder, name, world_ms, load, fs)
+        return _from_documents(
+            found, folder, name, world_ms=world_ms, rebuilding=rebuilding, load=load, fs=fs
+        )
     except (LevError, OSError) as error:
         return Unreadable(name, str(error))
 
@@ -224,11 +229,20 @@ def _take_what_is_newer(parts: Parts, meta: RunMeta, state: StateFile) -> list[s
 
 
 def _from_documents(
-    found: _Found, folder: Path, name: str, world_ms: int, load: LoadBlueprint, fs: FileSystem
+    found: _Found,
+    folder: Path,
+    name: str,
+    *,
+    world_ms: int,
+    rebuilding: bool,
+    load: LoadBlueprint,
+    fs: FileSystem,
 ) -> ImportedRun | Unreadable:
     meta = found.meta
     assert meta is not None
     lost = ["counters of its stage, and calls in flight"]
+    if rebuilding:
+        lost.append("the key that it was spawned with, if it had one")
     if found.state_error is not None:
         lost.append(f"state.lev: {found.state_error.message}")
     try:
@@ -276,7 +290,9 @@ def _from_documents(
     )
     secrets = () if secret is None or ref is None else ((ref, secret),)
     by_kind = {type(part): part for part in parts}
-    return _imported(name, by_kind, tuple(bodies.items()), secrets, tuple(lost))
+    run = _imported(name, by_kind, tuple(bodies.items()), secrets, tuple(lost))
+    blind = rebuilding and context is None and meta.status is RunStatus.RUNNING
+    return replace(run, hold=blind)
 
 
 def _without_secret(meta: RunMeta, text: bytes) -> bytes:
@@ -322,4 +338,4 @@ def _imported(
     assert isinstance(tree, Tree)
     encoded = tuple((kind.__name__, _encode(parts[kind])) for kind in RUN_PARTS if kind in parts)
     order = (tree.depth, launch.started_ms, name)
-    return ImportedRun(name, encoded, bodies, launch.blueprint, secrets, lost, order)
+    return ImportedRun(name, encoded, bodies, launch.blueprint, secrets, lost, order=order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -10,6 +11,7 @@ import trio
 from engine_worlds import Counting, Gate, in_trio, opened, priced, tool_call, until
 
 from leviath.components.errors import NewerFormat
+from leviath.components.run_status import RunStatus
 from leviath.engine.tools import tool
 
 if TYPE_CHECKING:
@@ -137,3 +139,37 @@ async def test_a_home_of_newer_rules_is_refused_and_left_alone(tmp_path: Path) -
     with apsw.Connection(str(home / "world.db")) as db:
         assert db.execute("select count(*) from opening").fetchall() == [(1,)]
     assert not list(home.glob("*.lost-*"))
+
+
+@in_trio
+async def test_a_run_at_work_without_its_conversation_waits_for_somebody(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    stuck = Stuck(priced("first", tool_call("look")), "never")
+    async with opened(home, [stuck], tools=[look]) as world:
+        run = await world.spawn(agent(home), task="the task", workdir=tmp_path, key="k")
+        await until(lambda: len(stuck.asked) == 2)
+    for name in ("state.lev", "context.json", "stages.json"):
+        (home / "runs" / run.run_id / name).unlink(missing_ok=True)
+    lose_store(home)
+    provider = Counting("done", loop=True)
+    async with opened(home, [provider], tools=[look]) as world:
+        status = world.run(run.run_id).status
+        assert (status.status, provider.asked) == (RunStatus.PAUSED, [])
+        lost = " ".join(world.report.rebuilt[0].lost)
+        assert "the key" in lost
+        assert "context.json" in lost
+
+
+@in_trio
+async def test_what_each_host_states_anew_may_be_damaged(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    run_id = await one_run(home)
+    with apsw.Connection(str(home / "world.db")) as db:
+        sql = "update state set body = ?, crc = ? where owner = 0 and part in ('Offer', 'Policy')"
+        db.execute(sql, (b"\xc1", zlib.crc32(b"\xc1")))
+        assert db.changes()
+    async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+        assert world.report.set_aside == ()
+        again = await world.spawn(agent(home), task="x", workdir=tmp_path)
+        assert (await again.wait()).status == "complete"
+        assert world.run(run_id).row().key == "k"
