@@ -9,13 +9,20 @@ import pytest
 from engine_worlds import Counting, in_trio, one, opened
 
 from leviath.components.errors import ConfigError, RunNotFound, SpawnError
+from leviath.components.world_facts import Policy
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("grace_ms", -1), ("secrets", "hunter2-hunter2"), ("tools", len), ("slots", "4"),
-     ("seed", "x"), ("clock", 5), ("policy", 5), ("policy", lambda _: None), ("on_text", 5)],
-)  # fmt: skip
+def _nothing(policy: Policy) -> None:
+    """No policy at all."""
+
+
+SETTINGS: list[tuple[str, Any]] = [
+    ("grace_ms", -1), ("secrets", "hunter2-hunter2"), ("tools", len), ("slots", "4"),
+    ("seed", "x"), ("clock", 5), ("policy", 5), ("policy", _nothing), ("on_text", 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), SETTINGS)
 @in_trio
 async def test_a_setting_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name) as refused:

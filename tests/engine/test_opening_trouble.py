@@ -86,8 +86,9 @@ def smash(home: Path, table: str) -> None:
     """Overwrite the first page of a table."""
     db = apsw.Connection(str(home / "world.db"))
     sql = "select rootpage from sqlite_schema where name = ?"
-    root = db.execute(sql, (table,)).fetchone()[0]
-    size = db.pragma("page_size")
+    row = db.execute(sql, (table,)).fetchone()
+    assert row is not None
+    root, size = int(row[0]), int(str(db.pragma("page_size")))
     db.close()
     with (home / "world.db").open("r+b") as file:
         file.seek((root - 1) * size)
@@ -99,7 +100,8 @@ async def one_run(home: Path) -> str:
     async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
         run = await world.spawn(agent(home), task="x", workdir=home.parent, key="k")
         await run.wait()
-    return run.run_id
+        run_id: str = run.run_id
+    return run_id
 
 
 @pytest.mark.parametrize("table", ["run", "mirror", "liveness", "opening", "secret", "journal"])

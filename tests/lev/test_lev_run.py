@@ -76,7 +76,8 @@ def test_a_task_that_is_wanted_is_asked_for_and_one_without_a_region_is_taken(pl
     answer = place.spawn(task="")
     assert answer.code == 1
     assert "needs a task" in answer.err
-    place.write("agent/agent.leviath", '[agent]\nname = "bare"\n[stages.main]\n')
+    model = '[stages.main.model]\nmodels = [{ provider = "scripted", model = "m" }]\n'
+    place.write("agent/agent.leviath", f'[agent]\nname = "bare"\n[stages.main]\n{model}')
     answer = place.spawn()
     assert answer.code == 0, answer.err
 

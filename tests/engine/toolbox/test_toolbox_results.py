@@ -16,7 +16,8 @@ def test_a_result_with_a_field_of_wrong_type_names_the_tool(
 ) -> None:
     @tool
     def odd() -> ToolResult:
-        return ToolResult(**{"text": "x", **fields})
+        values: dict[str, Any] = {"text": "x", **fields}
+        return ToolResult(**values)
 
     result = odd.call_sync(make_call(), {})
     assert result.is_error
