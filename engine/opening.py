@@ -49,8 +49,8 @@ nothing is written."""
 S = TypeVar("S")
 SLOTS_MAX = 1_000_000
 _DEATHS_MAX = 2
-_NOT_ZERO = ("slots_default", "attempts_max", "rounds_max")
-"""Numbers of a Policy with which no run would ever move if they were 0."""
+_NOT_ZERO = ("attempts_max", "rounds_max")
+"""Numbers of a Policy that may not be 0. No slots may: nothing is granted until there are some."""
 _log = logging.getLogger("leviath.engine")
 
 
