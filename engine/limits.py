@@ -74,7 +74,7 @@ CUT_INTERVAL_MS: Final = 60_000
 MIRROR_INTERVAL_MS: Final = 1_000
 """A busy run's files are rewritten at most this often."""
 MIRROR_RUNS_S_MAX: Final = 250
-"""Busy runs whose files are rewritten in a second: 5 to 10 % of a core. Beyond it intervals grow;
+"""Busy runs whose files are rewritten in a second. Beyond it intervals grow;
 what is urgent (a status, a reason to wait, an ending) is never put off."""
 HEARTBEAT_INTERVAL_MS: Final = 30_000
 """The persistence heartbeat of the run files (seed 000, ``touch``)."""

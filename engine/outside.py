@@ -27,6 +27,7 @@ from leviath.engine.limits import (
 from leviath.engine.ports import InferenceReply, InferenceRequest
 from leviath.engine.prompt import Prompt
 from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
+from leviath.systems.inference import CALL_NANO_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -45,8 +46,6 @@ _FIELDS_OF: Final = ("submit_output", "context_write")
 _decode = msgspec.json.decode
 TOKENS_MAX: Final = 10**12
 """Tokens of one call that an adapter may report: a million times the largest window."""
-CALL_NANO_MAX: Final = 10**15
-"""Nano-dollars of one call that an adapter may report: a million dollars."""
 WAIT_MS_MAX: Final = 10**10
 """Longest Retry-After that is kept; the policy caps it far below."""
 

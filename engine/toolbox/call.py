@@ -25,7 +25,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
     run_id: str
     call_id: str
-    """Unique within the run."""
+    """Unique within the turn; ``idempotency_key`` is unique in the home."""
     tool: str
     attempt: int
     """Counts releases of this call from 1."""
