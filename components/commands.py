@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 from leviath.components.base import Part
 from leviath.components.context import Region
+from leviath.components.identity import Identity, Launch, Tree
+from leviath.components.outbox import Delivery
 from leviath.components.text import Text
 
 
@@ -82,4 +84,14 @@ class Stop(Part):
     run: int
 
 
-Command: TypeAlias = Infer | CallTool | Gather | Abort | Stop
+class Deliver(Part):
+    """Tell the address of ``launch.callback_url`` how the run ended."""
+
+    run: int
+    delivery: Delivery
+    identity: Identity
+    launch: Launch
+    tree: Tree
+
+
+Command: TypeAlias = Infer | CallTool | Gather | Abort | Stop | Deliver

@@ -132,6 +132,24 @@ class Ended(Event, tag="ended"):
     turns: int
 
 
+class WebhookDelivered(Event, tag="webhook"):
+    """A callback address confirmed that it knows of an ending."""
+
+    delivery_id: str
+    attempt: int
+    answer: str
+
+
+class WebhookFailed(Event, tag="unhooked"):
+    """An attempt to tell a callback address of an ending failed."""
+
+    delivery_id: str
+    attempt: int
+    answer: str
+    retry_in_ms: int | None
+    """None: it was given up."""
+
+
 class Confirmed(Struct, frozen=True, gc=False):
     """Everything that was previewed up to this step is durable. Heard by previews only."""
 
@@ -157,4 +175,6 @@ WorldEvent: TypeAlias = (
     | OutputSubmitted
     | MessageDelivered
     | Ended
+    | WebhookDelivered
+    | WebhookFailed
 )

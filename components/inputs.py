@@ -133,6 +133,23 @@ class ToolFinished(_Input, tag="tooled"):
     workspace_lost: bool = False
 
 
+class Delivered(_Input, tag="delivered"):
+    """Outcome of one attempt at a delivery."""
+
+    run: int
+    effect: int
+    """Number of the delivery."""
+    attempt: int
+    epoch: int
+    answer: str
+    """The receiver's status line, or what kept it from answering."""
+    accepted: bool = False
+    retryable: bool = False
+    retry_after_ms: int | None = None
+    charged: bool = True
+    """False when nothing was sent: the attempt does not count."""
+
+
 class Pause(_Input, tag="pause"):
     """Hold a run until it is resumed."""
 
@@ -214,4 +231,5 @@ Input: TypeAlias = (
     | Decide
     | Import
     | Release
+    | Delivered
 )

@@ -11,6 +11,7 @@ from leviath.components.base import Component
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Inbox, Timers, Turn
 from leviath.components.identity import Identity, Imported, Launch, Tree
+from leviath.components.outbox import Outbox
 from leviath.components.output import Flags, Output, Title
 from leviath.components.progress import Clock, Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.status import Position, Status
@@ -38,6 +39,7 @@ RUN_PARTS: Final[tuple[type[Component], ...]] = (
     Output,
     Flags,
     Title,
+    Outbox,
 )
 WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Counters,

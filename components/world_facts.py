@@ -71,6 +71,15 @@ class Policy(Component):
     result_inline_bytes_max: int = 65_536
     inbox_messages_max: int = 1_000
     """Messages that wait for one run's next request."""
+    deliver_attempts_max: int = 10
+    """Attempts at telling a callback address of an ending, the first included: about three
+    minutes of backoff."""
+    deliver_base_ms: int = 500
+    """First backoff of a delivery; doubles (leviath-run-files 7)."""
+    deliver_max_ms: int = 60_000
+    """Longest backoff of a delivery; also caps a receiver's Retry-After."""
+    deliver_deadline_ms: int = 600_000
+    """Of one attempt, waiting for its turn to be sent included."""
 
 
 class OfferedModel(Part):

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, field
 
+from leviath.components.effects import Effects
+from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
+from leviath.components.status import Status
 from leviath.components.world_facts import Counters
 from leviath.engine.limits import CUT_BYTES, NOT_DURABLE_BYTES_MAX, NOT_DURABLE_STEPS_MAX
 from leviath.persistence.journal import encode_step
@@ -120,6 +123,7 @@ class Chain:
             mirror=unit.mirror_rows,
             secrets=unit.secrets,
             gone=unit.gone,
+            owing=_owing(unit),
         )
         self.db.commit(batch)
         self.digest = digest
@@ -142,6 +146,17 @@ class Chain:
     def finish(self, cut: int) -> None:
         """Make the cut valid."""
         self.db.finish_cut(cut, keep_history_from=None)
+
+
+def _owing(unit: Unit) -> dict[int, bool]:
+    """The ended runs of a unit, and whether something of them is outside yet."""
+    owing: dict[int, bool] = {}
+    for n, parts in unit.runs.items():
+        status, effects, box = parts.get(Status), parts.get(Effects), parts.get(Outbox)
+        if isinstance(status, Status) and status.status.is_ended:
+            outside = isinstance(effects, Effects) and bool(effects.items)
+            owing[n] = outside or (isinstance(box, Outbox) and box.is_open)
+    return owing
 
 
 class Dirty:

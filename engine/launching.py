@@ -34,6 +34,7 @@ from leviath.engine.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from leviath.engine.callbacks import CallbackSender
     from leviath.engine.clock import Clock
     from leviath.engine.run_folders import ImportedRun
     from leviath.persistence.database import Database
@@ -47,6 +48,7 @@ async def hosted(
     clock: Clock,
     configured: Configured,
     on_text: Callable[[str, str], None] | None,
+    callbacks: CallbackSender,
     *,
     drive: bool,
     checks: bool,
@@ -75,6 +77,7 @@ async def hosted(
             checks=checks,
             grace_ms=grace_ms,
         )
+        host.outside.callbacks = callbacks
         caught: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drive_host, host, nursery.cancel_scope)
@@ -138,6 +141,9 @@ def make_host(
         spill_dir,
         on_text,
     )
+    outside.wall_s = lambda: clock.wall_ms() // 1_000
+    if opened.reader is not None:
+        outside.read_secret = opened.reader.secret
     for body in offering.bodies:
         opened.texts.keep(body)
     writer = None if opened.database is None else Writer(trio.lowlevel.current_trio_token())

@@ -109,6 +109,16 @@ SECRET_CHARS_MIN: Final = 8
 """Shorter values are not hidden: they are words and numbers of everyday texts."""
 SECRET_ENV_CHARS_MIN: Final = 12
 """The same for what the environment holds under the name of a credential but nobody vouched for."""
+CALLBACK_TIMEOUT_MS: Final = 10_000
+"""One attempt at a callback, from looking its name up to the status line (leviath-run-files 7)."""
+CALLBACK_LANE_WORKERS_MAX: Final = 32
+"""Callbacks outside at once: a receiver that hangs keeps no model call waiting."""
+CALLBACK_URL_CHARS_MAX: Final = 2_048
+"""Longer addresses are refused by many receivers' own servers."""
+CALLBACK_HEAD_BYTES_MAX: Final = 64 * KIB
+"""What is read of an answer's head; its body is not read at all."""
+CALLBACK_ANSWER_BYTES_MAX: Final = 256
+"""What is kept of a receiver's status line, or of why there is none."""
 SECRETS_LEARNED_MAX: Final = 64
 """Secrets of callbacks that are looked for, the newest: each costs a search of every text."""
 REPLY_CALLS_MAX: Final = 256

@@ -17,6 +17,7 @@ from leviath.components.context import Context
 from leviath.components.effects import Effects, Inbox, Timers
 from leviath.components.errors import Damaged
 from leviath.components.identity import Identity, Launch
+from leviath.components.outbox import Outbox
 from leviath.components.output import Flags
 from leviath.components.parts import DECODERS, RUN_PARTS, WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
@@ -259,7 +260,9 @@ def _classify(row: dict[type[Component], Component], owner: int, loaded: Loaded)
     assert isinstance(effects, Effects)
     if status.status.is_ended:
         loaded.ended.add(owner)
-        if effects.items:
+        outbox = row.get(Outbox)
+        owes = isinstance(outbox, Outbox) and outbox.is_open
+        if effects.items or owes:
             loaded.in_flight.append(owner)
     elif status.status in (RunStatus.STARTING, RunStatus.RUNNING) or any(
         effect.live for effect in effects.items

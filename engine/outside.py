@@ -15,6 +15,7 @@ from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import LevError, ProviderError
 from leviath.components.inputs import Gathered, InferenceFinished, ToolFinished
 from leviath.components.text import Text, inline
+from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.gathering import gather
 from leviath.engine.limits import (
     ERROR_TEXT_BYTES_MAX,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from leviath.components.commands import CallTool, Gather, Infer
     from leviath.components.identity import Identity
     from leviath.components.inputs import Input
+    from leviath.engine.callbacks import CallbackSender
     from leviath.engine.offering import Offering
     from leviath.engine.ports import CallRequest
     from leviath.engine.texts import Texts
@@ -70,11 +72,26 @@ class Outside:
         self.on_text = on_text
         self.identity: Callable[[int], Identity] | None = None
         """Looks a run up by its ordinal; set by the host."""
+        self.callbacks: CallbackSender = HttpCallbacks()
+        """Carries callbacks out; set by whoever opened the world."""
+        self.wall_s: Callable[[], int] = int
+        """Unix seconds; set by the host."""
+        self.read_secret: Callable[[str], str | None] | None = None
+        """Reads a secret that an earlier host kept; None in memory."""
         self._secrets: list[tuple[str, str]] = []
+        self._known: dict[str, str] = {}
 
     def keep_secret(self, ref: str, value: str) -> None:
         """Make a secret durable with the next batch, under a name that components may carry."""
         self._secrets.append((ref, value))
+        self._known[ref] = value
+
+    def secret(self, ref: str) -> str | None:
+        """The value of a secret; never log it."""
+        value = self._known.get(ref)
+        if value is None and self.read_secret is not None:
+            return self.read_secret(ref)
+        return value
 
     def take_secrets(self) -> list[tuple[str, str]]:
         """The secrets that the batch being closed must make durable."""

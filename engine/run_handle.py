@@ -25,6 +25,7 @@ from leviath.components.inputs import (
     Release,
     Resume,
 )
+from leviath.components.outbox import Outbox
 from leviath.components.output import Output
 from leviath.components.status import Status
 from leviath.engine import arguments
@@ -38,6 +39,7 @@ from leviath.systems.control import VERDICTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leviath.components.outbox import Delivery
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.run import Ack
@@ -101,6 +103,12 @@ class RunHandle:
 
     def __repr__(self) -> str:
         return f"<run {self.run_id}>"
+
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """Word of this run's endings to its ``callback_url``, oldest first, and how far each has
+        come."""
+        box = part_of(self._host.world, self._reader, self.ordinal, Outbox)
+        return () if box is None else box.items
 
     def events(self, *, after: int = 0) -> EventStream:
         """The run's durable events with a number above ``after``, then new ones, until it has

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from leviath.components.commands import Abort, CallTool, Gather, Infer
+from leviath.components.commands import Abort, CallTool, Deliver, Gather, Infer
+from leviath.engine.delivering import DeliverJob
 from leviath.engine.lanes import Lane, ThreadLane
+from leviath.engine.limits import CALLBACK_LANE_WORKERS_MAX
 from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class Sending:
     def __init__(self, outside: Outside, nursery: trio.Nursery, token: trio.lowlevel.TrioToken):
         self._outside = outside
         self._lane = Lane(nursery)
+        self._callbacks = Lane(nursery, workers_max=CALLBACK_LANE_WORKERS_MAX)
         self._threads = ThreadLane(token)
         self._sync_jobs: dict[Hashable, ToolJob] = {}
         self._closed = False
@@ -33,7 +36,8 @@ class Sending:
     @property
     def is_busy(self) -> bool:
         """Something is outside, or waits to go there."""
-        return bool(self._lane.busy or self._lane.waiting or self._sync_jobs)
+        lanes = (self._lane, self._callbacks)
+        return bool(self._sync_jobs or any(lane.busy or lane.waiting for lane in lanes))
 
     @property
     def has_plain_calls(self) -> bool:
@@ -54,6 +58,8 @@ class Sending:
                 self._call_tool(command)
             case Gather():
                 self._lane.put(GatherJob(self._outside, command))
+            case Deliver():
+                self._callbacks.put(DeliverJob(self._outside, command))
             case Abort():
                 self._abort((command.run, command.effect))
             case _:
@@ -63,6 +69,7 @@ class Sending:
         """Break everything off. A plain function that is at work goes on until it returns."""
         self._closed = True
         self._lane.cancel_all()
+        self._callbacks.cancel_all()
         self._threads.close()
 
     def _call_tool(self, command: CallTool) -> None:
@@ -100,7 +107,9 @@ class Sending:
     def _abort(self, key: Hashable) -> None:
         job = self._sync_jobs.pop(key, None)
         if job is None:
+            # Numbers of effects and deliveries come from one counter: at most one lane has it.
             self._lane.cancel(key)
+            self._callbacks.cancel(key)
             return
         job.abandoned()
         self._threads.grow()

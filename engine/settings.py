@@ -23,6 +23,7 @@ def check_settings(
     vfs: object,
     grace_ms: object,
     on_text: object,
+    callbacks: object,
     flags: Mapping[str, object],
 ) -> None:
     """Raises ConfigError naming argument, value and remedy."""
@@ -44,6 +45,13 @@ def check_settings(
         arguments.text("vfs", vfs)
     arguments.number("grace_ms", grace_ms, 0, arguments.SPAN_MS_MAX)
     arguments.callback("on_text", on_text, "pass a function of a run id and a piece of text")
+    if callbacks is not None and not all(
+        callable(getattr(callbacks, name, None)) for name in ("refuse", "post")
+    ):
+        raise ConfigError(
+            f"callbacks must carry callbacks, not be {arguments.shown(callbacks)}; "
+            "leave it out, or pass leviath.HttpCallbacks(...)"
+        )
     for name, value in flags.items():
         arguments.flag(name, value)
 

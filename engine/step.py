@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from leviath.components.changes import Gone
 from leviath.components.effects import Effects
 from leviath.components.inputs import Import, Spawn
+from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters
@@ -229,8 +230,11 @@ class Stepper:
         )
 
     def is_over(self, n: int) -> bool:
-        """Whether a run has ended and nothing of it is outside any more."""
-        return Run(self.world, n).status.is_ended and not self.world.get(n, Effects).items
+        """Whether a run has ended, nothing of it is outside, and nobody has yet to hear of it."""
+        if not Run(self.world, n).status.is_ended or self.world.get(n, Effects).items:
+            return False
+        box = self.world.find(n, Outbox)
+        return box is None or not box.is_open
 
     def next_due_ms(self, world_ms: int) -> int | None:
         """World time of the next deadline of a run or a breaker."""

@@ -25,6 +25,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_id import is_run_id
 from leviath.components.world_facts import Counters, Policy
 from leviath.engine import arguments
+from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.clock import RealClock
 from leviath.engine.host import Host
 from leviath.engine.launching import hosted
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from leviath.components.secret import Secret
+    from leviath.engine.callbacks import CallbackSender
     from leviath.engine.clock import Clock
     from leviath.engine.ports import Provider
     from leviath.engine.reconcile import OpenReport
@@ -140,6 +142,8 @@ class OpenWorld:
         known = self._by_key(key)
         if known is not None:
             return known
+        if request.callback_url is not None:
+            self._host.outside.callbacks.refuse(request.callback_url)
         newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
         if self._agents.known(agent) is None:
             await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
@@ -264,6 +268,7 @@ async def open_world(
     grace_ms: int = CLOSE_GRACE_MS,
     secrets: Iterable[str | Secret] = (),
     secret_env: bool = True,
+    callbacks: CallbackSender | None = None,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
@@ -273,6 +278,7 @@ async def open_world(
     is not durable. With ``drive=False`` nothing is sent and no run moves on: only requests are
     carried out. The values of ``secrets`` and, with ``secret_env``, of environment variables whose
     name ends like a credential's are hidden in all that is kept: texts, files and logs.
+    ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
@@ -285,12 +291,8 @@ async def open_world(
         vfs=vfs,
         grace_ms=grace_ms,
         on_text=on_text,
-        flags={
-            "builtins": builtins,
-            "drive": drive,
-            "checks": checks,
-            "secret_env": secret_env,
-        },
+        callbacks=callbacks,
+        flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
     )
     real = clock or RealClock()
     own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
@@ -308,6 +310,7 @@ async def open_world(
         real,
         configured,
         on_text,
+        callbacks or HttpCallbacks(),
         drive=drive,
         checks=checks,
         grace_ms=grace_ms,

@@ -113,6 +113,8 @@ def _adapters(to: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}", metavar="MODULE:ATTR", action="append", default=[], help=text
         )
+    text = "callbacks may go to this machine and to private networks"
+    group.add_argument("--allow-private-callbacks", action="store_true", help=text)
 
 
 def _run(to: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 MOVING: Final = frozenset({"starting", "running"})
 """Statuses in which a run goes on without a person. Retries and backoffs are ``running``, too."""
 STALL_LOOK_S: Final = 1.0
+_MOVES: Final = ("StatusChanged", "Ended", "WebhookDelivered", "WebhookFailed")
 
 
 def drive(work: Callable[[], Awaitable[T]]) -> T | None:
@@ -74,9 +75,14 @@ def status_of(run: RunHandle) -> Status | None:
 
 
 def is_moving(run: RunHandle) -> bool:
-    """Whether the run goes on without a person."""
+    """Whether the run goes on without a person, or has yet to tell its callback address of its
+    end."""
     status = status_of(run)
-    return status is not None and status.status.wire() in MOVING
+    if status is None:
+        return False
+    if status.status.is_ended:
+        return any(delivery.is_open for delivery in run.deliveries())
+    return status.status.wire() in MOVING
 
 
 class Watch:
@@ -96,7 +102,7 @@ class Watch:
         task_status.started()
         async for event in self._world.events():
             self._tell(event)
-            if type(event).__name__ in ("StatusChanged", "Ended"):
+            if type(event).__name__ in _MOVES:
                 self._since_look.add(event.run_id)
                 self._moved.set()
 

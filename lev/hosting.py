@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.driving import Watch, drive, is_moving, status_of
@@ -26,9 +27,10 @@ def host(arguments: argparse.Namespace) -> int:
     ``--forever``; 1 when it was interrupted before."""
     home = home_of(arguments.home)
     providers, tools = providers_of(arguments), tools_of(arguments)
+    callbacks = HttpCallbacks(allow_private=arguments.allow_private_callbacks)
 
     async def work() -> int:
-        async with open_world(home, providers=providers, tools=tools) as world:
+        async with open_world(home, providers=providers, tools=tools, callbacks=callbacks) as world:
             tell_report(world.report)
             await _drive(world, arguments)
         return 0

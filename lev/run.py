@@ -12,6 +12,7 @@ import trio
 
 from leviath.components.errors import ConfigError, LevError, SpawnError
 from leviath.engine.blueprints import MANIFEST_NAME, check_spawnable, load_blueprint
+from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.limits import REGION_INPUT_BYTES_MAX, TASK_BYTES_MAX
 from leviath.engine.spawn_request import check_yolo
 from leviath.engine.world import open_world
@@ -39,10 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--key names one run; leave out --count, or the key")
     launch = Launch(arguments)
     providers, tools = providers_of(arguments), tools_of(arguments)
+    callbacks = HttpCallbacks(allow_private=arguments.allow_private_callbacks)
     _warn_of_workdir(launch.workdir)
 
     async def work() -> int:
-        async with open_world(launch.home, providers=providers, tools=tools) as world:
+        async with open_world(
+            launch.home, providers=providers, tools=tools, callbacks=callbacks
+        ) as world:
             tell_report(world.report)
             return await _drive(world, launch)
 

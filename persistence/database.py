@@ -71,6 +71,10 @@ _UPSERT_LEDGER: Final = "insert or replace into ledger values (?,?,?,?,?,?,?,?,?
 _UPSERT_MIRROR: Final = "insert or replace into mirror values (?, ?, ?, ?, ?, ?)"
 _UPSERT_SECRET: Final = "insert or replace into secret values (?, ?)"  # noqa: S105
 _UPSERT_STATE: Final = "insert or replace into state values (?, ?, ?, ?, ?)"
+_RUN_TABLES: Final = (
+    *(("run", "ordinal"), ("ledger", "run")),
+    *(("mirror", "run"), ("owing", "run")),
+)
 _DROP_SUPERSEDED: Final = """
 delete from state where (owner, part, cut) in (
     select old.owner, old.part, old.cut from state new
@@ -206,15 +210,24 @@ class Database(Reader):
                 db.executemany(_UPSERT_LEDGER, map(astuple, batch.ledger))
             if batch.mirror:
                 db.executemany(_UPSERT_MIRROR, map(astuple, batch.mirror))
+            if batch.owing:
+                self._owe(batch.owing)
             if batch.gone:
                 self._drop_runs(batch.gone, last)
         if last is not None:
             self._step = last
 
+    def _owe(self, owing: dict[int, bool]) -> None:
+        """Note which ended runs a load has to look at."""
+        owes = [(run,) for run, owes in owing.items() if owes]
+        free = [(run,) for run, owes in owing.items() if not owes]
+        self._db.executemany("insert or ignore into owing values (?)", owes)
+        self._db.executemany("delete from owing where run = ?", free)
+
     def _drop_runs(self, ordinals: Sequence[int], step: int | None) -> None:
         """Forget what lists and charges runs; their state goes with the next cut."""
         keys = [(ordinal,) for ordinal in ordinals]
-        for table, column in (("run", "ordinal"), ("ledger", "run"), ("mirror", "run")):
+        for table, column in _RUN_TABLES:
             self._db.executemany(f"delete from {table} where {column} = ?", keys)  # noqa: S608
         self._db.executemany(
             "insert or replace into gone values (?, coalesce(?, (select step from world)))",

@@ -87,13 +87,14 @@ class Reader:
     def state_rows(self, *, ended: bool = True) -> Iterator[StateRow]:
         """The valid state: newest row of each (owner, part) as of the newest cut, in that order.
 
-        Removed parts do not appear. ``ended=False`` leaves out the runs that have ended. Raises
-        Damaged naming owner and part when a body is not what was written.
+        Removed parts do not appear. ``ended=False`` leaves out the runs that have ended and owe
+        nothing. Raises Damaged naming owner and part when a body is not what was written.
         """
         where = (
             ""
             if ended
-            else " and owner not in (select ordinal from run where ended_ms is not null)"
+            else " and owner not in (select ordinal from run where ended_ms is not null"
+            " and ordinal not in (select run from owing))"
         )
         return self._valid_state(where, ())
 

@@ -137,3 +137,5 @@ class Batch(Struct):
     mirror: list[MirrorRow] = field(default_factory=list[MirrorRow])
     secrets: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     gone: list[int] = field(default_factory=list[int])
+    owing: dict[int, bool] = field(default_factory=dict[int, bool])
+    """Ended runs, and whether something of them is outside yet."""

@@ -150,13 +150,20 @@ create table secret (
 ) strict, without rowid;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FORMAT_1,)
+_FORMAT_2: Final = """
+-- Ended runs with something outside yet, a call or word of their ending: loaded like others.
+create table owing (
+    run integer primary key
+) strict;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_FORMAT_1, _FORMAT_2)
 FORMAT: Final = len(MIGRATIONS)
 
 TABLES: Final = frozenset(
     (
         *("world", "opening", "liveness", "journal", "state", "entry"),
-        *("run", "gone", "ledger", "mirror", "secret"),
+        *("run", "gone", "ledger", "mirror", "secret", "owing"),
     )
 )
 """What a database of this format has at least; one that lacks a table is damaged."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leviath.components.effects import Effects, Timers
 from leviath.components.identity import Identity, Tree
 from leviath.components.marker import Marker
+from leviath.components.outbox import Outbox
 from leviath.components.progress import Resolution
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
@@ -54,6 +55,7 @@ class Caches:
         world.watch(Identity, self._identity)
         world.watch(Effects, self._effects)
         world.watch(Timers, self._timers)
+        world.watch(Outbox, self._outbox)
         world.watch(Status, self._status)
         world.watch(Position, self._position)
         world.watch(Resolution, self._resolution)
@@ -74,6 +76,9 @@ class Caches:
         self._stale_loads[owner] = None
 
     def _timers(self, owner: int, old: Timers | None, new: Timers | None) -> None:
+        self._stale_loads[owner] = None
+
+    def _outbox(self, owner: int, old: Outbox | None, new: Outbox | None) -> None:
         self._stale_loads[owner] = None
 
     def _status(self, owner: int, old: Status | None, new: Status | None) -> None:
@@ -230,9 +235,15 @@ class Caches:
     def _due_of(row: dict[type[Any], Any] | None) -> int | None:
         """World time at which something of a run with these parts is due."""
         status: Status | None = None if row is None else row.get(Status)
-        if row is None or status is None or status.status.is_ended:
+        if row is None or status is None:
             return None
         due: int | None = None
+        outbox: Outbox | None = row.get(Outbox)
+        for delivery in () if outbox is None else outbox.items:
+            if delivery.due_ms and (due is None or delivery.due_ms < due):
+                due = delivery.due_ms
+        if status.status.is_ended:
+            return due
         effects: Effects | None = row.get(Effects)
         for effect in () if effects is None else effects.items:
             if effect.aborting or not effect.due_ms:

@@ -16,6 +16,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.text import inline
 from leviath.systems import slots, stages, tools
+from leviath.systems.deliveries import announce
 from leviath.systems.inference import resume_held
 from leviath.systems.moves import end, give_up_work, move, set_totals, touch
 from leviath.systems.opening import wake_set_up
@@ -296,3 +297,4 @@ def put_down(run: Run, tick: Tick, message: str) -> None:
             0,
         )
     )
+    announce(run, tick)

@@ -10,11 +10,13 @@ from leviath.components.effects import Effects
 from leviath.components.events import Spawned
 from leviath.components.identity import Identity, Tree
 from leviath.components.marker import MOVES, Marker
+from leviath.components.outbox import Outbox
 from leviath.components.parts import DECODERS, WORLD_OWNER
 from leviath.components.progress import Clock, Stage
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
+from leviath.systems.deliveries import hold_deliveries
 from leviath.systems.moves import clock_runs, move, touch
 from leviath.systems.opening import rest_run, settle_run
 from leviath.systems.run import Ack, Run
@@ -55,6 +57,8 @@ def take_import(world: World, tick: Tick, caches: Caches, item: Import) -> None:
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     _admit(world, tick, parts, identity, ordinal)
     run = Run(world, ordinal)
+    if item.hold:
+        hold_deliveries(run)
     if item.hold and RunStatus.PAUSED in MOVES[run.status]:
         status = run.get(Status)
         move(
@@ -117,6 +121,13 @@ def take_release(run: Run, tick: Tick, item: Release) -> None:
         return
     if any(effect.live for effect in run.get(Effects).items):
         message = f"{run.run_id} has work outside that has not come back yet; try again later"
+        tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
+        return
+    box = run.find(Outbox)
+    if box is not None and box.is_open:
+        message = (
+            f"{run.run_id} has not told its callback address of its ending yet; try again later"
+        )
         tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
         return
     tick.acks.append(Ack(item.ticket, run.n, run.run_id))

@@ -9,6 +9,7 @@ from leviath.components.inputs import (
     Cancel,
     Configured,
     Decide,
+    Delivered,
     Gathered,
     HostClosing,
     HostOpened,
@@ -25,6 +26,7 @@ from leviath.components.inputs import (
     ToolFinished,
 )
 from leviath.systems import control, importing, opening, spawning, tools
+from leviath.systems.deliveries import take_delivered
 from leviath.systems.inference import take_inference
 from leviath.systems.run import Ack, Run
 
@@ -90,6 +92,7 @@ FOR_RUN: Final[MappingProxyType[type, Take]] = MappingProxyType(
         Post: _plain(control.take_post),
         Decide: _plain(control.take_decide),
         Release: _plain(importing.take_release),
+        Delivered: _plain(take_delivered),
     }
 )
 """Who takes an input about one run. A table, because each turn looks here twice."""

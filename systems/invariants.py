@@ -9,6 +9,7 @@ from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
 from leviath.components.identity import Identity, Launch
 from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
+from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Clock, Cost, Stage, Visits
 from leviath.components.run_status import RunStatus
@@ -106,6 +107,18 @@ def _stage_exists(world: World, n: int, row: Row) -> bool:
     return stage.index < len(blueprint.stages) == len(visits.counts)
 
 
+def _deliveries_move(world: World, n: int, row: Row) -> bool:
+    """An attempt that is outside is owed an outcome, and one that waits has its time."""
+    outbox: Outbox | None = row.get(Outbox)
+    counters = world.get(WORLD_OWNER, Counters)
+    if outbox is None or not counters.driven:
+        return True
+    return all(
+        item.state != "waiting" or item.due_ms or item.epoch != counters.epoch
+        for item in outbox.items
+    )
+
+
 def _indexed(world: World, n: int, row: Row) -> bool:
     identity: Identity = row[Identity]
     return identity.ordinal == n and world.by_run_id.get(identity.run_id) == n
@@ -123,6 +136,7 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("a region's tokens are those of its entries", _regions_add_up),
     ("a run's stage is one of its blueprint's", _stage_exists),
     ("a run is found by its id and ordinal", _indexed),
+    ("every open delivery goes out", _deliveries_move),
 )
 
 

@@ -18,6 +18,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status, Waiting
 from leviath.components.text import inline, tokens_of
 from leviath.systems import regions
+from leviath.systems.deliveries import announce
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
@@ -151,6 +152,7 @@ def end(
             run.get(Visits).turns,
         )
     )
+    announce(run, tick)
 
 
 def give_up_work(run: Run, tick: Tick) -> None:

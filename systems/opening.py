@@ -17,6 +17,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Offer
 from leviath.systems import slots, stages, tools
+from leviath.systems.deliveries import settle_deliveries
 from leviath.systems.inference import charge_interrupted, give_up
 from leviath.systems.moves import move, progressed, set_marker
 from leviath.systems.spawning import gather
@@ -92,6 +93,7 @@ def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> Non
 
 def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
     """What was in flight: model calls and safe tools go out again, others may have happened."""
+    settle_deliveries(run, tick)
     status = run.status
     epoch = run.world.get(WORLD_OWNER, Counters).epoch
     stale = [e for e in run.get(Effects).items if e.live and e.epoch != epoch]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from leviath.systems.run import Run, Tick
 
-RULES: Final = 1
+RULES: Final = 2
 """Version of the rules: raised whenever the same inputs may give other changes."""
 
 PER_RUN: Final[MappingProxyType[Marker, Callable[[Run, Tick], None]]] = MappingProxyType(

@@ -13,6 +13,7 @@ from leviath.components.progress import Resolution
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
 from leviath.systems import stages
+from leviath.systems.deliveries import deliveries_due
 from leviath.systems.inference import backoff_over
 from leviath.systems.moves import park
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def on_due(run: Run, tick: Tick) -> None:
     """Look at everything of one run that may be due. Leaves nothing due at this time."""
+    deliveries_due(run, tick)
     if run.status.is_ended:
         return
     _effects_due(run, tick)

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from leviath.engine.blueprints import load_blueprint as load_blueprint
     from leviath.engine.blueprints import parse_blueprint as parse_blueprint
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
+    from leviath.engine.callbacks import CallbackAnswer as CallbackAnswer
+    from leviath.engine.callbacks import CallbackRefused as CallbackRefused
+    from leviath.engine.callbacks import CallbackSender as CallbackSender
+    from leviath.engine.callbacks import HttpCallbacks as HttpCallbacks
     from leviath.engine.clock import ManualClock as ManualClock
     from leviath.engine.ports import CallRequest as CallRequest
     from leviath.engine.ports import InferenceReply as InferenceReply
@@ -68,12 +72,16 @@ __all__ = [
     "Blueprint",
     "BlueprintError",
     "CallRequest",
+    "CallbackAnswer",
+    "CallbackRefused",
+    "CallbackSender",
     "ConfigError",
     "Damaged",
     "DiskFull",
     "DocumentError",
     "ErrorKind",
     "Failure",
+    "HttpCallbacks",
     "InferenceReply",
     "InferenceRequest",
     "LedgerRow",
@@ -137,6 +145,7 @@ _HOMES = {
     "components.secret": "Secret",
     "components.world_facts": "Policy",
     "engine.blueprints": "load_blueprint parse_blueprint validate_blueprint",
+    "engine.callbacks": "CallbackAnswer CallbackRefused CallbackSender HttpCallbacks",
     "engine.clock": "ManualClock",
     "engine.ports": (
         "CallRequest InferenceReply InferenceRequest Message Provider ToolSpec Usage provider_error"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 import trio
+from callback_receiver import Kept
 from engine_worlds import heard, in_trio, one, opened
 
 from leviath.components.error_kind import ErrorKind
@@ -197,6 +198,7 @@ async def test_no_known_value_is_kept_or_said(
     provider = Echo(*script(names))
     said: list[str] = []
     options: Any = {"tools": tools, "secrets": [QUOTED, Secret(WIDE)], "durability": durability}
+    options["callbacks"] = sender = Kept()
     async with opened(home, [provider], **options) as world:
         run = await world.spawn(
             agent,
@@ -230,7 +232,7 @@ async def test_no_known_value_is_kept_or_said(
     assert given == [LEAK_HIDDEN] * 2
     assert any(HIDDEN in text for text in said)
     assert any(HIDDEN in text for text in asked)
-    for text in (*said, *asked):
+    for text in (*said, *asked, *(repr(request) for request in sender.sent)):
         assert canaries(text) == []
     records = [record.getMessage() for record in caplog.records if record.name != "root"]
     assert any(HIDDEN in text for text in records)

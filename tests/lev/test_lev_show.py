@@ -6,6 +6,7 @@ import json
 
 import pytest
 import trio
+from callback_receiver import Kept
 from hypothesis import given
 from hypothesis import strategies as st
 from lev_commands import Place, finish, lines_until
@@ -198,7 +199,8 @@ def test_a_run_that_cannot_be_decoded_is_shown_as_quarantined(place: Place) -> N
 
 
 async def with_secret(place: Place) -> str:
-    async with open_world(place.home, providers=[Scripted(place.path / "replies.toml")]) as world:
+    scripted = Scripted(place.path / "replies.toml")
+    async with open_world(place.home, providers=[scripted], callbacks=Kept()) as world:
         run = await world.spawn(
             place.path / "agent",
             task="Look.",

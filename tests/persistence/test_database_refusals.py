@@ -203,13 +203,13 @@ def test_a_migration_keeps_a_copy_and_everything_in_it(tmp_path: Path) -> None:
     schema.migrate(
         db.connection, NEXT, keep_copy=lambda old: keep_copy(db.connection, path, old, None)
     )
-    assert schema.format_of(db.connection) == 2
+    assert schema.format_of(db.connection) == len(NEXT)
     assert db.connection.execute("select run_id, colour from run").fetchall() == [("run-1", None)]
     assert db.connection.pragma("journal_mode") == "wal"
     db.close()
     with pytest.raises(NewerFormat):
         open_database(path, level="full")
-    copy = tmp_path / "world.db.format-1"
+    copy = tmp_path / f"world.db.format-{schema.FORMAT}"
     assert copy.stat().st_mode & 0o777 == 0o600
     old = open_database(copy, level="full")
     assert [row.run_id for row in old.run_rows()] == ["run-1"]
@@ -222,7 +222,7 @@ def test_a_failing_migration_changes_nothing(tmp_path: Path) -> None:
     broken = (*NEXT, "insert into nowhere values (1)")
     with pytest.raises(apsw.SQLError):
         schema.migrate(db.connection, broken)
-    assert schema.format_of(db.connection) == 1
+    assert schema.format_of(db.connection) == schema.FORMAT
     db.close()
     again = open_database(tmp_path / "world.db", level="full")
     assert [row.run_id for row in again.run_rows()] == ["run-1"]
