@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -345,7 +344,7 @@ class FileThread:
     def _remove(self, job: Removal) -> None:
         check_run_id(job.run_id)
         with opened_folder(self._runs, self._fs) as fd, contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(job.run_id, dir_fd=fd)
+            self._fs.remove_tree(fd, job.run_id)
 
     def digest_of(self, run_id: str, name: str) -> bytes:
         """The digest of a file as it stands on the disk; MISSING without it."""

@@ -189,6 +189,7 @@ def _mirror(opened: Opened) -> tuple[Mirror | None, FilesMirror | None]:
     files = FilesMirror(
         opened.home / "runs",
         opened.database,
+        fs=opened.fs,
         redact=redactor.redact,
         sync_ended=opened.database.level == "full",
     )

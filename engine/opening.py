@@ -28,6 +28,7 @@ from leviath.engine.reconcile import Findings, reconcile, set_aside_database
 from leviath.engine.step import Stepper
 from leviath.engine.texts import Texts
 from leviath.persistence.database import Database, open_database
+from leviath.persistence.files import REAL, FileSystem
 from leviath.persistence.home import HomeLock, make_home, resolve_home
 from leviath.systems.caches import Caches
 from leviath.systems.schedule import RULES
@@ -54,6 +55,14 @@ _NOT_ZERO = ("attempts_max", "rounds_max")
 _log = logging.getLogger("leviath.engine")
 
 
+class Disk(Struct, frozen=True):
+    """What a home is written through: the name of a VFS for its store, a FileSystem for its
+    files."""
+
+    vfs: str | None
+    fs: FileSystem
+
+
 class Opened(Struct):
     """A home that is held and loaded, before anything drives it."""
 
@@ -74,6 +83,8 @@ class Opened(Struct):
     chain: Chain | None = None
     findings: Findings = field(default_factory=Findings)
     """What the run folders say; empty for a world in memory."""
+    fs: FileSystem = REAL
+    """What the run files are written through."""
 
     def know(self, redactor: Redactor) -> None:
         """Hide the redactor's values from now on, and the secrets of callbacks kept here.
@@ -115,25 +126,29 @@ async def open_home(
     clock: Clock,
     seed: int | None,
     vfs: str | None = None,
+    fs: FileSystem | None = None,
 ) -> Opened:
     """Take a home and load its world, yielding to the loop between slices.
+
+    ``vfs`` and ``fs`` are what the store and the run files are written through.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError; nothing is held then.
     """
     arguments.one_of("durability", durability, ("full", "process", "memory"))
     if durability == "memory":
         return _open_memory(seed)
+    disk = Disk(vfs, fs or REAL)
     home = resolve_home(path, os.environ)
     make_home(home)
     lock = HomeLock.acquire(home)
     try:
         moved: tuple[str, ...] = ()
         try:
-            opened = await _open_whole(home, lock, durability, clock, seed, vfs)
+            opened = await _open_whole(home, lock, durability, clock, seed, disk)
         except Damaged as error:
             _log.error("%s; the store is moved aside and rebuilt from the run files", error)
-            moved = set_aside_database(home)
-            opened = await _open_whole(home, lock, durability, clock, seed, vfs)
+            moved = set_aside_database(home, fs=disk.fs)
+            opened = await _open_whole(home, lock, durability, clock, seed, disk)
     except BaseException:
         lock.release()
         raise
@@ -147,7 +162,7 @@ async def _open_whole(
     durability: Literal["full", "process"],
     clock: Clock,
     seed: int | None,
-    vfs: str | None,
+    disk: Disk,
 ) -> Opened:
     """Load the world and hold the run folders against it. The store is closed after an error.
 
@@ -155,9 +170,9 @@ async def _open_whole(
     break says so too late to be told from a fault of ours, and the store is kept aside.
     """
     try:
-        opened = await _open_held(home, lock, durability, clock, seed, vfs)
+        opened = await _open_held(home, lock, durability, clock, seed, disk)
         try:
-            opened.findings = await _found(opened)
+            opened.findings = await _found(opened, disk.fs)
             assert opened.reader is not None
             # Learned later; what cannot be read is to be known while the store can be replaced.
             opened.reader.newest_secrets(SECRETS_LEARNED_MAX)
@@ -175,7 +190,7 @@ async def _open_whole(
     return opened
 
 
-async def _found(opened: Opened) -> Findings:
+async def _found(opened: Opened, fs: FileSystem) -> Findings:
     """Hold the run folders against the store."""
     assert opened.home is not None
     assert opened.database is not None
@@ -186,6 +201,7 @@ async def _found(opened: Opened) -> Findings:
         world_ms=loaded.world_ms,
         quarantined=loaded.quarantined,
         rebuilding=opened.is_new,
+        fs=fs,
     )
     return await sliced(found, Findings())
 
@@ -210,9 +226,9 @@ async def _open_held(
     durability: Literal["full", "process"],
     clock: Clock,
     seed: int | None,
-    vfs: str | None,
+    disk: Disk,
 ) -> Opened:
-    database = open_database(home / "world.db", level=durability, vfs=vfs)
+    database = open_database(home / "world.db", level=durability, vfs=disk.vfs)
     reader: Reader | None = None
     try:
         is_new = database.world() is None
@@ -225,7 +241,7 @@ async def _open_held(
         clean = not openings or openings[-1].clean
         epoch = database.claim(clock.wall_ms(), str(RULES))
         lock.write_epoch(epoch)
-        reader = open_database(home / "world.db", level=durability, vfs=vfs, read_only=True)
+        reader = open_database(home / "world.db", level=durability, vfs=disk.vfs, read_only=True)
         texts = Texts(reader.entry)
         world, caches, stepper = _new_world()
         mark = database.set_loading if wary else None
@@ -259,6 +275,7 @@ async def _open_held(
         is_new=is_new,
         clean=clean,
         chain=chain,
+        fs=disk.fs,
     )
 
 

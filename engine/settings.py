@@ -12,6 +12,20 @@ from leviath.components.errors import ConfigError
 from leviath.engine import arguments
 from leviath.engine.pricing import PriceTable
 
+_FILES: Final = (
+    "open_folder",
+    "create",
+    "open_append",
+    "open_read",
+    "write",
+    "truncate",
+    "sync",
+    "close",
+    "replace",
+    "unlink",
+    "make_folder",
+    "remove_tree",
+)
 _CLOCK: Final = ("monotonic_ms", "wall_ms", "timeout_s", "subscribe")
 
 
@@ -21,6 +35,7 @@ def check_settings(
     clock: object,
     seed: object,
     vfs: object,
+    fs: object,
     grace_ms: object,
     on_text: object,
     callbacks: object,
@@ -43,6 +58,11 @@ def check_settings(
         arguments.number("seed", seed, 0, 2**64 - 1)
     if vfs is not None:
         arguments.text("vfs", vfs)
+    if fs is not None and not all(callable(getattr(fs, name, None)) for name in _FILES):
+        raise ConfigError(
+            f"fs must be a file system, not {arguments.shown(fs)}; leave it out, or pass one with "
+            "the methods of leviath.persistence.files.FileSystem"
+        )
     arguments.number("grace_ms", grace_ms, 0, arguments.SPAN_MS_MAX)
     arguments.callback("on_text", on_text, "pass a function of a run id and a piece of text")
     if callbacks is not None and not all(

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from leviath.engine.ports import Provider
     from leviath.engine.reconcile import OpenReport
     from leviath.engine.spawn_request import Agent
+    from leviath.persistence.files import FileSystem
     from leviath.persistence.rows import RunRow
 
 ROWS_MAX = 10_000
@@ -265,6 +266,7 @@ async def open_world(
     clock: Clock | None = None,
     seed: int | None = None,
     vfs: str | None = None,
+    fs: FileSystem | None = None,
     grace_ms: int = CLOSE_GRACE_MS,
     secrets: Iterable[str | Secret] = (),
     secret_env: bool = True,
@@ -289,6 +291,7 @@ async def open_world(
         clock=clock,
         seed=seed,
         vfs=vfs,
+        fs=fs,
         grace_ms=grace_ms,
         on_text=on_text,
         callbacks=callbacks,
@@ -302,7 +305,7 @@ async def open_world(
     offering.refuse_secrets(redactor)
     table = price_table(prices)
     configured = Configured(policy_of(policy, slots), offering.offer, table.component())
-    opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs)
+    opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
     opened.know(redactor)
     async with hosted(
         opened,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Generator
@@ -81,6 +82,10 @@ class FileSystem(Protocol):
         """Make a folder that must not exist yet."""
         ...
 
+    def remove_tree(self, folder: int, name: str) -> None:
+        """Remove a folder with all that is in it, following no link."""
+        ...
+
 
 class RealFileSystem:
     """The operating system's files."""
@@ -131,6 +136,10 @@ class RealFileSystem:
     def make_folder(self, folder: int, name: str) -> None:
         """See FileSystem."""
         os.mkdir(name, FOLDER_MODE, dir_fd=folder)
+
+    def remove_tree(self, folder: int, name: str) -> None:
+        """See FileSystem."""
+        shutil.rmtree(name, dir_fd=folder)
 
 
 REAL: Final = RealFileSystem()

@@ -105,6 +105,10 @@ class Recording:
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         return str(Path(real).relative_to(self.root))
 
+    def relative_removed(self, path: str) -> str:
+        """The name below the root of a file whose folder is gone."""
+        return str(Path(path).relative_to(self.root))
+
     def file_opened(self, path: str, *, created: bool) -> int:
         """The number of the file at ``path``, which is now open."""
         name = self.relative(path)
@@ -302,6 +306,15 @@ class RecordingFileSystem(RealFileSystem):
         self._fail("delete")
         super().unlink(folder, name)
         self.recording.record(Unlink(self._name(folder, name)))
+
+    def remove_tree(self, folder: int, name: str) -> None:
+        """See FileSystem."""
+        self._fail("delete")
+        place = self._path(folder, name)
+        gone = [os.path.join(inside, file) for inside, _, files in os.walk(place) for file in files]
+        super().remove_tree(folder, name)
+        for path in gone:
+            self.recording.record(Unlink(self.recording.relative_removed(path)))
 
     def _name(self, folder: int, name: str) -> str:
         return os.path.join(self._folders[folder], name)
