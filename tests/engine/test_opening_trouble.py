@@ -13,6 +13,7 @@ from engine_worlds import Counting, Gate, in_trio, opened, priced, tool_call, un
 from leviath.components.errors import NewerFormat
 from leviath.components.run_status import RunStatus
 from leviath.engine.tools import tool
+from leviath.systems.schedule import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,9 +134,9 @@ async def test_a_home_of_newer_rules_is_refused_and_left_alone(tmp_path: Path) -
     home = tmp_path / "home"
     await one_run(home)
     with apsw.Connection(str(home / "world.db")) as db:
-        db.execute("update opening set rules = '2'")
+        db.execute("update opening set rules = ?", (str(RULES + 1),))
     for _ in range(2):
-        with pytest.raises(NewerFormat, match="rules 2"):
+        with pytest.raises(NewerFormat, match=f"rules {RULES + 1}"):
             async with opened(home, [Counting("done", loop=True)], tools=[look]):
                 pass
     with apsw.Connection(str(home / "world.db")) as db:
