@@ -11,7 +11,7 @@ from leviath.components.context import Entry
 
 # msgspec inherits ``frozen``; the type checkers have to be told.
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class _Change(Struct, frozen=True, array_like=True, tag_field="c"):
+class _Change(Struct, frozen=True, array_like=True, gc=False, tag_field="c"):
     owner: int
 
 

@@ -42,6 +42,20 @@ class Effects(Component):
     gathers: int = 0
     items: tuple[Effect, ...] = ()
 
+    def find(self, number: int) -> Effect | None:
+        """The effect of that number, as long as it is one of the run's."""
+        for effect in self.items:
+            if effect.number == number:
+                return effect
+        return None
+
+    def without(self, gone: Effect) -> tuple[Effect, ...]:
+        """All effects but this one."""
+        items = self.items
+        if len(items) == 1 and items[0] is gone:
+            return ()
+        return tuple([effect for effect in items if effect is not gone])
+
 
 class Call(Part):
     """One tool call of the turn under way."""

@@ -26,14 +26,18 @@ from leviath.systems.run import Ack, LedgerFact, Now, Run, Tick
 from leviath.systems.schedule import PER_RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from leviath.components.changes import Change
     from leviath.components.commands import Command
     from leviath.components.events import WorldEvent
     from leviath.components.inputs import Input
-    from leviath.systems.run import Guard, System
+    from leviath.systems.run import Guard
     from leviath.systems.world import World, Written
+
+
+def _take_any(run: Run, tick: Tick, caches: Caches, item: Input) -> None:
+    intake.take(run.world, tick, caches, item)
 
 
 class StepResult(Struct, frozen=True, gc=False):
@@ -101,18 +105,9 @@ class Stepper:
             intake.take(self.world, tick, self.caches, item)
             return
 
-        name = type(item).__name__
-        take = intake.FOR_RUN.get(type(item))
-        if take is None:
-
-            def apply(run: Run, tick: Tick) -> None:
-                intake.take(run.world, tick, self.caches, item)
-        else:
-
-            def apply(run: Run, tick: Tick) -> None:
-                take(run, tick, self.caches, item)
-
-        if tick.guard(n, name, apply):
+        kind = type(item)
+        name = kind.__name__
+        if tick.guard(n, name, intake.FOR_RUN.get(kind, _take_any), self.caches, item):
             return
         ticket = getattr(item, "ticket", 0)
         if ticket:
@@ -131,13 +126,14 @@ class Stepper:
         Owner 0 stands for a run that does not exist yet: undoing leaves nothing of it.
         """
         world = self.world
+        log = world.undo_log
         commands, events, facts, acks = tick.commands, tick.events, tick.facts, tick.acks
 
-        def guard(n: int, name: str, system: System) -> bool:
-            mark = world.mark()
+        def guard(n: int, name: str, system: Callable[..., None], *more: object) -> bool:
+            mark = len(log)
             wishes = (len(commands), len(events), len(facts), len(acks))
             try:
-                system(Run(world, n), tick)
+                system(Run(world, n), tick, *more)
             except (MemoryError, RecursionError):
                 # Says nothing about the run: another process would not fail here.
                 raise

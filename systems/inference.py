@@ -51,7 +51,7 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
     A reply that lands after its deadline is used: it was paid for, and the run still waits for it.
     """
     effects = run.get(Effects)
-    effect = next((e for e in effects.items if e.number == done.effect), None)
+    effect = effects.find(done.effect)
     fact = _charge(run, tick, effect, done)
     if effect is None or effect.attempt != done.attempt or not effect.live:
         _replaces_interrupted(run, done, fact)
@@ -60,15 +60,17 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
         _failed(run, tick, caches, effect, done)
         return
     slots.count_success(run.world, caches, effect.provider)
-    run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+    run.put(replace(effects, items=effects.without(effect)))
     if effect.superseded:
         return
     status = run.status
     if effect.kind == "turn" and fact is not None:
         _announce(run, tick, fact, len(done.calls))
     calls = tuple(
-        Call(asked.call_id, asked.tool, asked.arguments, fault=asked.fault, fields=asked.fields)
-        for asked in done.calls
+        [
+            Call(asked.call_id, asked.tool, asked.arguments, fault=asked.fault, fields=asked.fields)
+            for asked in done.calls
+        ]
     )
     if status is RunStatus.PAUSED:
         run.put(Held(effect.number, done.text, calls, done.stop_reason, effect.kind))

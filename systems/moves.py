@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
 
 _WORKING_WAITS = ("fan_out_workers", "children")
+_PASSABLE = {
+    status: frozenset(
+        marker for marker in Marker if marker in TRANSIENT or pair_is_legal(status, marker)
+    )
+    for status in RunStatus
+}
+"""The markers that a run of each status may come to within a step."""
 CALL_CUT_OFF = (
     "[may have happened] this call was cut off; whether it took effect is not known. "
     "Check before doing it again."
@@ -41,14 +48,17 @@ def clock_runs(status: RunStatus, waiting: Waiting | None) -> bool:
 def set_marker(run: Run, tick: Tick, marker: Marker) -> None:
     """Move a run to another marker of the status it has."""
     status = run.status
-    if marker not in TRANSIENT and not pair_is_legal(status, marker):
+    if marker not in _PASSABLE[status]:
         raise WorldError(f"{run.run_id}: {status.wire()} may not rest at {marker.value}")
     run.world.set_marker(run.n, marker)
 
 
 def touch(run: Run, tick: Tick, *, urgent: bool = False) -> None:
     """The run's files are out of date."""
-    tick.mirror[run.n] = urgent or tick.mirror.get(run.n, False)
+    if urgent:
+        tick.mirror[run.n] = True
+    else:
+        tick.mirror.setdefault(run.n, False)
 
 
 def progressed(run: Run, tick: Tick) -> None:

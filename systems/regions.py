@@ -64,17 +64,18 @@ def append(run: Run, name: str, entries: tuple[Entry, ...], *, keep: int = 0) ->
         return False
     region = context.regions[index]
     spec = spec_of(run, name)
-    added = sum(entry.tokens for entry in entries)
-    over = region.tokens + added - region.max_tokens
-    rolls = spec is None or (spec.kind in _ROLLING and spec.admission == "evict")
-    if over > 0 and not rolls:
-        return False
+    over = region.tokens - region.max_tokens
+    for entry in entries:
+        over += entry.tokens
     drop = 0
     if over > 0:
+        if spec is not None and (spec.kind not in _ROLLING or spec.admission != "evict"):
+            return False
         drop = _drop_for_tokens(region.entries, over)
     if spec is not None and spec.kind is RegionKind.sliding_window:
         drop = max(drop, _drop_for_items(region.entries, len(entries), spec))
-    drop = min(drop, max(0, len(region.entries) - keep))
+    if drop:
+        drop = min(drop, max(0, len(region.entries) - keep))
     run.world.splice(run.n, index, drop, entries)
     return True
 
@@ -98,6 +99,8 @@ def _drop_for_tokens(entries: tuple[Entry, ...], over: int) -> int:
 
 
 def _drop_for_items(entries: tuple[Entry, ...], added: int, spec: RegionSpec) -> int:
+    if len(entries) + added <= spec.max_items:
+        return 0
     limit = {
         "per_item": spec.max_items,
         "bulk": spec.max_items + spec.overflow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -91,8 +91,8 @@ class Tick:
         """Runs a system over one run of many, so that its failure stays with that run."""
         self._event_base = event_base
 
-    def _unguarded(self, n: int, name: str, system: System) -> bool:
-        system(Run(self.world, n), self)
+    def _unguarded(self, n: int, name: str, system: Callable[..., None], *more: object) -> bool:
+        system(Run(self.world, n), self, *more)
         return True
 
     def mark(self) -> tuple[int, int, int, int]:
@@ -112,9 +112,12 @@ class Tick:
         return self._event_base + len(self.events) + 1
 
 
-System: TypeAlias = "Callable[[Run, Tick], None]"
-Guard: TypeAlias = "Callable[[int, str, System], bool]"
-"""(run, name for the record, system); False when the system failed and was undone."""
+class Guard(Protocol):
+    """Runs a system over one run; False when the system failed and was undone."""
+
+    def __call__(self, n: int, name: str, system: Callable[..., None], *more: object) -> bool:
+        """Call ``system(run, tick, *more)`` for run ``n``; ``name`` is for the record."""
+        ...
 
 
 class Run:
@@ -140,7 +143,19 @@ class Run:
 
     def put(self, component: Component) -> None:
         """Set or replace a component of the run."""
-        self.world.put(self.n, component)
+        kind = type(component)
+        row = self._row
+        old = row.get(kind)
+        world = self.world
+        if old is None:
+            world.put(self.n, component)
+        elif old is not component:
+            # As World.put does it: a call less, a dozen times a turn.
+            row[kind] = component
+            world.undo_log.append((self.n, kind, old))
+            watcher = world.watchers.get(kind)
+            if watcher is not None:
+                watcher(self.n, old, component)
 
     def remove(self, kind: type[Component]) -> None:
         """Remove a component of the run; nothing happens when it is not there."""
@@ -165,7 +180,8 @@ class Run:
     @property
     def stage_key(self) -> tuple[bytes, int]:
         """Blueprint digest and index of the present stage."""
-        return self.get(Launch).blueprint, self.get(Stage).index
+        row = self._row
+        return row[Launch].blueprint, row[Stage].index
 
     @property
     def stage_spec(self) -> StageSpec:

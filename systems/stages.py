@@ -21,6 +21,7 @@ from leviath.components.text import inline
 from leviath.components.world_facts import Offer
 from leviath.systems import regions
 from leviath.systems.moves import move, progressed, set_marker, set_totals
+from leviath.systems.views import view_of
 
 if TYPE_CHECKING:
     from leviath.components.blueprint import Edge, StageSpec
@@ -155,7 +156,7 @@ def arm(run: Run, since_ms: int) -> None:
 
 def iteration_cap(run: Run) -> int:
     """Turns that one visit of the current stage may take."""
-    return run.stage_spec.max_iterations or run.world.policy.iterations_default
+    return view_of(run).spec.max_iterations or run.world.policy.iterations_default
 
 
 def begin_turn(run: Run, tick: Tick) -> None:
@@ -210,7 +211,8 @@ def stuck_edge(run: Run, tick: Tick) -> tuple[Edge | None, str]:
 
     Same-file edits are looked at first, then turns, tool calls, minutes (leviath-engine 3c).
     """
-    for edge in run.stage_spec.edges:
+    view = view_of(run)
+    for edge in view.spec.edges if view.can_get_stuck else ():
         if edge.condition is Condition.stuck and has_budget(run, edge):
             reason = _stuck_reason(run.get(Stage), edge, tick.now.world_ms)
             if reason:

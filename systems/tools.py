@@ -57,8 +57,10 @@ def process_response(run: Run, tick: Tick) -> None:
     progressed(run, tick)
     calls = _with_own_ids(turn.calls, visits.turns + 1)
     run.put(replace(turn, calls=calls, counted=True))
-    asked = tuple(AskedCall(call.call_id, call.tool, call.arguments) for call in calls)
-    size = turn.text.size_bytes + sum(call.arguments.size_bytes for call in calls)
+    asked = tuple([AskedCall(call.call_id, call.tool, call.arguments) for call in calls])
+    size = turn.text.size_bytes
+    for call in calls:
+        size += call.arguments.size_bytes
     if turn.text.size_bytes or asked:
         entry = Entry(turn.text, tokens_of(size), "assistant", asked)
         if not regions.append(run, regions.CONVERSATION, (entry,)):
@@ -93,7 +95,7 @@ def dispatch_tools(run: Run, tick: Tick) -> None:
     stage = run.get(Stage)
     run.put(replace(stage, tool_calls=stage.tool_calls + len(turn.calls)))
     view = view_of(run)
-    run.put(replace(turn, calls=tuple(_admit(run, tick, call, view) for call in turn.calls)))
+    run.put(replace(turn, calls=tuple([_admit(run, tick, call, view) for call in turn.calls])))
     go_on(run, tick)
 
 
@@ -105,7 +107,7 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
         return _refused(run, tick, call, what)
     if call.fault:
         return _refused(run, tick, call, f"the arguments of {call.tool} are {call.fault}")
-    permission = run.blueprint.permission(view.spec, call.tool)
+    permission = view.permissions[call.tool]
     if permission is Permission.deny:
         if tool.modifies:
             stage = run.get(Stage)
@@ -142,16 +144,17 @@ def go_on(run: Run, tick: Tick) -> None:
     While any call waits for a decision, none is released: calls of a turn may build on each other.
     """
     turn = run.get(Turn)
-    if any(call.state in ("asked", "unknown") for call in turn.calls):
+    states = {call.state for call in turn.calls}
+    if "asked" in states or "unknown" in states:
         if run.status is not RunStatus.WAITING_INPUT:
             park(run, tick, Waiting("tool_approval"), why="a tool call needs a decision")
         return
-    lacking = lacking_tools(run)
-    if lacking:
-        park(run, tick, missing_tools(lacking))
-        return
-    _release(run, tick, turn)
-    if any(call.state == "open" for call in run.get(Turn).calls):
+    if "open" in states:
+        lacking = lacking_tools(run)
+        if lacking:
+            park(run, tick, missing_tools(lacking))
+            return
+        _release(run, tick, turn)
         if run.status is RunStatus.WAITING_INPUT:
             unpark(run, tick, Marker.awaiting_tools, why="decided")
         else:
@@ -166,12 +169,19 @@ def lacking_tools(run: Run) -> tuple[str, ...]:
     """Tools of calls that are to be sent and that this host does not have."""
     if not run.world.get(WORLD_OWNER, Counters).driven:
         return ()
+    offered = view_of(run).tools
+    strange = [
+        call
+        for call in run.get(Turn).calls
+        if call.state == "open" and call.tool not in offered
+    ]
+    if not strange:
+        return ()
     live = {effect.number for effect in run.get(Effects).items if effect.live}
     names = {
         call.tool: None
-        for call in run.get(Turn).calls
-        if call.state == "open" and not (call.effect and call.effect in live)
-        if offered_tool(run, call.tool) is None
+        for call in strange
+        if not (call.effect and call.effect in live) and offered_tool(run, call.tool) is None
     }
     return tuple(names)
 
@@ -187,14 +197,15 @@ def missing_tools(names: tuple[str, ...]) -> Waiting:
 
 def _release(run: Run, tick: Tick, turn: Turn) -> None:
     """Give every open call that has none an effect, and send it."""
-    if not run.world.get(WORLD_OWNER, Counters).driven:
+    counters = run.world.get(WORLD_OWNER, Counters)
+    if not counters.driven:
         return
     effects = run.get(Effects)
     calls: list[Call] = []
     added: list[Effect] = []
-    counter, ordinal = effects.counter, effects.calls
+    counter, ordinal, epoch = effects.counter, effects.calls, counters.epoch
     resting = {effect.number for effect in effects.items if not effect.live}
-    epoch = run.world.get(WORLD_OWNER, Counters).epoch
+    world_ms = tick.now.world_ms
     for call in turn.calls:
         if call.state != "open" or (call.effect and call.effect not in resting):
             calls.append(call)
@@ -205,17 +216,19 @@ def _release(run: Run, tick: Tick, turn: Turn) -> None:
             continue
         counter += 1
         ordinal += 1
+        timeout_ms = deadline_ms(run, call.tool)
         effect = Effect(
             number=counter,
             kind="tool",
             ordinal=ordinal,
             epoch=epoch,
-            due_ms=tick.now.world_ms + deadline_ms(run, call.tool),
-            started_ms=tick.now.world_ms,
+            due_ms=world_ms + timeout_ms,
+            started_ms=world_ms,
         )
         added.append(effect)
-        calls.append(replace(call, effect=counter))
-        send(run, tick, calls[-1], effect)
+        call = replace(call, effect=counter)
+        calls.append(call)
+        send(run, tick, call, effect, timeout_ms)
     if added:
         run.put(replace(turn, calls=tuple(calls)))
         items = (*run.get(Effects).items, *added)
@@ -228,10 +241,10 @@ def deadline_ms(run: Run, name: str) -> int:
     return run.world.policy.tool_deadline_ms if tool is None else tool.deadline_ms
 
 
-def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
+def send(run: Run, tick: Tick, call: Call, effect: Effect, timeout_ms: int) -> None:
     """Issue one attempt at a call."""
     launch = run.get(Launch)
-    limit = run.stage_spec.routing.route(call.tool).max_result_tokens
+    limit = view_of(run).route(call.tool).max_result_tokens
     inline_max = run.world.policy.result_inline_bytes_max
     tick.commands.append(
         CallTool(
@@ -243,7 +256,7 @@ def send(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
             call.call_id,
             call.tool,
             call.arguments,
-            deadline_ms(run, call.tool),
+            timeout_ms,
             launch.workdir,
             inline_max if limit is None else min(inline_max, limit * 4),
         )
@@ -283,7 +296,7 @@ def send_again(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
     )
     items = tuple(fresh if e.number == effect.number else e for e in effects.items)
     run.put(replace(effects, items=items))
-    send(run, tick, call, fresh)
+    send(run, tick, call, fresh, deadline_ms(run, call.tool))
 
 
 # --- outcomes -----------------------------------------------------------------------------------
@@ -292,7 +305,7 @@ def send_again(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
 def take_tool(run: Run, tick: Tick, done: ToolFinished) -> None:
     """One tool call ended. An outcome of an older attempt is not applied."""
     effects = run.get(Effects)
-    effect = next((e for e in effects.items if e.number == done.effect), None)
+    effect = effects.find(done.effect)
     if effect is None or effect.kind != "tool" or effect.attempt != done.attempt:
         return
     if not effect.live:
@@ -300,16 +313,16 @@ def take_tool(run: Run, tick: Tick, done: ToolFinished) -> None:
         return
     call = None if effect.superseded else call_of(run, effect)
     if call is None:
-        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        run.put(replace(effects, items=effects.without(effect)))
         return
     if done.unknown:
         mark_unknown(run, tick, call, effect)
     else:
-        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        run.put(replace(effects, items=effects.without(effect)))
         _count(run, call, done)
         lost = WORKSPACE_LOST if done.workspace_lost else ""
         settled = _settled(run, tick, call, done.result, is_error=done.is_error, note=lost)
-        put_call(run, replace(settled, modified=done.modified))
+        put_call(run, replace(settled, modified=done.modified) if done.modified else settled)
     if done.workspace_lost:
         run.put(replace(run.get(Flags), workspace_lost=True))
     touch(run, tick, urgent=done.unknown)
@@ -334,7 +347,7 @@ def settle(run: Run, tick: Tick, call: Call, result: Text, *, is_error: bool, no
 def put_call(run: Run, call: Call) -> None:
     """Replace one call of the turn, by its id."""
     turn = run.get(Turn)
-    calls = tuple(call if old.call_id == call.call_id else old for old in turn.calls)
+    calls = tuple([call if old.call_id == call.call_id else old for old in turn.calls])
     run.put(replace(turn, calls=calls))
 
 
@@ -345,7 +358,7 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
     )
     effects = run.get(Effects)
     if run.get(Launch).is_unattended:
-        run.put(replace(effects, items=tuple(e for e in effects.items if e is not effect)))
+        run.put(replace(effects, items=effects.without(effect)))
         message = (
             f"[may have happened] whether this call of {call.tool} took effect is not known. "
             "Check before doing it again."
@@ -361,7 +374,7 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
 def _count(run: Run, call: Call, done: ToolFinished) -> None:
     """What a finished call says about the run: searches, edits, modified files."""
     tool = offered_tool(run, call.tool)
-    flags = run.get(Flags)
+    flags = was = run.get(Flags)
     if tool is not None and tool.searches:
         flags = replace(
             flags,
@@ -384,7 +397,7 @@ def _count(run: Run, call: Call, done: ToolFinished) -> None:
             # Whatever was edited least says least about a run that goes in circles.
             del edits[min(edits, key=edits.__getitem__)]
         run.put(replace(stage, modifying=stage.modifying + 1, edits=tuple(edits.items())))
-    if flags is not run.get(Flags):
+    if flags is not was:
         run.put(flags)
 
 
@@ -392,7 +405,7 @@ def collect(run: Run, tick: Tick) -> None:
     """All calls of the turn are done: give the model their results in call order, and go on."""
     turn = run.get(Turn)
     run.remove(Turn)
-    regions.answer_calls(run, tuple(_route(run, call) for call in turn.calls))
+    regions.answer_calls(run, tuple([_route(run, call) for call in turn.calls]))
     if any(call.note == WORKSPACE_LOST for call in turn.calls):
         fail(run, tick, f"the working directory {run.get(Launch).workdir} is gone")
         return
@@ -403,11 +416,11 @@ def collect(run: Run, tick: Tick) -> None:
 
 def _route(run: Run, call: Call) -> Entry:
     """The call's result as the conversation keeps it; routed content leaves a pointer there."""
-    spec = view_of(run).spec
+    view = view_of(run)
     result = call.result or inline("")
-    route = spec.routing.route(call.tool)
-    region = route.region
-    if not spec.routing.persist and all(o.tool != call.tool for o in spec.routing.overrides):
+    region = view.route(call.tool).region
+    routing = view.spec.routing
+    if not routing.persist and all(o.tool != call.tool for o in routing.overrides):
         region = "scratch"
     if region != regions.CONVERSATION and not call.is_error:
         entry = regions.entry_of(result, tool=call.tool)

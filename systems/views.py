@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leviath.components.blueprint import Condition
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Offer
 
 if TYPE_CHECKING:
-    from leviath.components.blueprint import Blueprint, RegionSpec, StageSpec
+    from leviath.components.blueprint import (
+        Blueprint,
+        Permission,
+        RegionSpec,
+        StageSpec,
+        ToolRoute,
+    )
     from leviath.components.world_facts import OfferedTool
     from leviath.systems.run import Run
 
@@ -21,7 +28,17 @@ SUBMIT_OUTPUT = "submit_output"
 class StageView:
     """The tools and regions of one stage. Treat as frozen."""
 
-    __slots__ = ("missing", "regions", "spec", "tool_specs", "tools", "visible")
+    __slots__ = (
+        "can_get_stuck",
+        "missing",
+        "permissions",
+        "regions",
+        "routes",
+        "spec",
+        "tool_specs",
+        "tools",
+        "visible",
+    )
 
     def __init__(self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None) -> None:
         self.spec = spec
@@ -35,6 +52,16 @@ class StageView:
         self.regions: dict[str, RegionSpec] = {region.name: region for region in self.visible}
         for region in all_regions(blueprint):
             self.regions.setdefault(region.name, region)
+        self.routes: dict[str, ToolRoute] = {name: spec.routing.route(name) for name in self.tools}
+        """Where the results of the tools go that are offered and here."""
+        self.permissions: dict[str, Permission | None] = {
+            name: blueprint.permission(spec, name) for name in self.tools
+        }
+        self.can_get_stuck: bool = any(edge.condition is Condition.stuck for edge in spec.edges)
+
+    def route(self, tool: str) -> ToolRoute:
+        """Where results of any tool go."""
+        return self.routes.get(tool) or self.spec.routing.route(tool)
 
 
 def named(spec: StageSpec) -> tuple[str, ...]:
@@ -61,13 +88,16 @@ def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
 
 def view_of(run: Run) -> StageView:
     """The view of the run's present stage."""
-    world = run.world
     key = run.stage_key
-    view = world.views.get(key)
-    if view is None:
-        blueprint = run.blueprint
-        view = StageView(blueprint, blueprint.stages[key[1]], world.find(WORLD_OWNER, Offer))
-        world.views[key] = view
+    view = run.world.views.get(key)
+    return _make_view(run, key) if view is None else view
+
+
+def _make_view(run: Run, key: tuple[bytes, int]) -> StageView:
+    blueprint = run.blueprint
+    offer = run.world.find(WORLD_OWNER, Offer)
+    view = StageView(blueprint, blueprint.stages[key[1]], offer)
+    run.world.views[key] = view
     return view
 
 

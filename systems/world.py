@@ -22,7 +22,7 @@ from leviath.components.context import Context, Entry, Region
 from leviath.components.errors import WorldError
 from leviath.components.identity import Identity
 from leviath.components.marker import Marker
-from leviath.components.parts import RUN_PARTS, WORLD_OWNER
+from leviath.components.parts import PARTS, RUN_PARTS, WORLD_OWNER
 from leviath.components.status import Position
 from leviath.components.world_facts import Counters, Offer, Policy
 
@@ -39,6 +39,7 @@ Written = dict[tuple[int, str], "Component | None"]
 """Parts by (owner, part name): the value that a step left, None for one that is gone."""
 Watcher = "Callable[[int, Component | None, Component | None], None]"
 _encode = msgspec.msgpack.Encoder().encode
+_NAMES = {kind: name for name, kind in PARTS.items()}
 
 
 def _private_esper() -> ModuleType:
@@ -68,14 +69,15 @@ class World:
         through it would clear (a seventh of a write under a profiler, 20 times a turn)."""
         self._entity: dict[int, int] = {}
         self._thread = threading.get_ident()
-        self._log: list[tuple[int, type[Component], Component | None]] = []
-        """Undo log of the step: (owner, part, value before), oldest first."""
+        self.undo_log: list[tuple[int, type[Component], Component | None]] = []
+        """Undo log of the step: (owner, part, value before), oldest first. Written by ``Run.put``
+        too, which is ``put`` without the way here."""
         self._splices: list[tuple[int, int, int, tuple[Entry, ...]]] = []
         """(index in the undo log, region index, drop, append)."""
         self._whole: set[int] = set()
         """Owners whose context was replaced as a whole in this step, not spliced."""
         self._gone: list[int] = []
-        self._watch: dict[type, Any] = {
+        self.watchers: dict[type, Any] = {
             Position: self.queue_moved,
             Context: self._context_put,
         }
@@ -93,9 +95,9 @@ class World:
         self.policy: Policy = Policy()
         self._sequence = 0
         self.admit(WORLD_OWNER, (Counters(), Policy()))
-        self._log.clear()
-        self._watch[Policy] = self._policy_changed
-        self._watch[Offer] = self._offer_changed
+        self.undo_log.clear()
+        self.watchers[Policy] = self._policy_changed
+        self.watchers[Offer] = self._offer_changed
         self.touched.clear()
 
     # --- owners ---------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ class World:
                 self.put(owner, component)
         else:
             self.admit(owner, components)
-        self._log.clear()
+        self.undo_log.clear()
         self._whole.clear()
         self.touched.clear()
 
@@ -135,7 +137,7 @@ class World:
         for kind in list(row):
             self._drop(owner, kind)
         self._forget(owner)
-        self._log.clear()
+        self.undo_log.clear()
         self._whole.clear()
         self.touched.clear()
 
@@ -183,8 +185,8 @@ class World:
             return
         else:
             row[kind] = component
-        self._log.append((owner, kind, old))
-        watcher = self._watch.get(kind)
+        self.undo_log.append((owner, kind, old))
+        watcher = self.watchers.get(kind)
         if watcher is not None:
             watcher(owner, old, component)
 
@@ -193,13 +195,13 @@ class World:
         old = self._entities[owner].get(kind)
         if old is None:
             return
-        self._log.append((owner, kind, old))
+        self.undo_log.append((owner, kind, old))
         self._drop(owner, kind)
 
     def _drop(self, owner: int, kind: type[Component]) -> None:
         old = self._entities[owner][kind]
         self._ecs.remove_component(self._entity[owner], kind)
-        watcher = self._watch.get(kind)
+        watcher = self.watchers.get(kind)
         if watcher is not None:
             watcher(owner, old, None)
 
@@ -214,15 +216,15 @@ class World:
             entries = entries[drop:]
         for entry in append:
             tokens += entry.tokens
-        regions = list(context.regions)
+        regions = [*context.regions]
         regions[region] = Region(old.name, old.max_tokens, tokens, entries + append)
-        self._splices.append((len(self._log), region, drop, append))
-        self._log.append((owner, Context, context))
+        self._splices.append((len(self.undo_log), region, drop, append))
+        self.undo_log.append((owner, Context, context))
         row[Context] = Context(tuple(regions))
 
     def watch(self, kind: type[C], watcher: Callable[[int, C | None, C | None], None]) -> None:
         """Call ``watcher(owner, old, new)`` after each change of that part, also while undoing."""
-        self._watch[kind] = watcher
+        self.watchers[kind] = watcher
 
     # --- markers --------------------------------------------------------------------------------
 
@@ -237,8 +239,17 @@ class World:
         if marker is None:
             self.remove(owner, Position)
             return
-        self._sequence += 1
-        self.put(owner, Position(marker, self._sequence))
+        self._sequence = sequence = self._sequence + 1
+        row = self._entities[owner]
+        old = row.get(Position)
+        new = Position(marker, sequence)
+        if old is None:
+            self.put(owner, new)
+            return
+        # As put does it, five times a turn.
+        row[Position] = new
+        self.undo_log.append((owner, Position, old))
+        self.watchers[Position](owner, old, new)
 
     def runs_with(self, marker: Marker) -> dict[int, None]:
         """The marker's queue, oldest first. Do not change it while walking it."""
@@ -250,7 +261,8 @@ class World:
             self._queues[old.marker].pop(owner, None)
         if new is not None:
             self._queues[new.marker][owner] = None
-            self._sequence = max(self._sequence, new.sequence)
+            if new.sequence > self._sequence:
+                self._sequence = new.sequence
 
     def sort_queues(self) -> None:
         """Bring every queue into the order of its positions, as after a load or an undo."""
@@ -281,13 +293,13 @@ class World:
 
     def mark(self) -> int:
         """A point of this step that ``undo_to`` can go back to."""
-        return len(self._log)
+        return len(self.undo_log)
 
     def undo_to(self, mark: int) -> None:
         """Put back every component that was written since ``mark``."""
         requeue = False
-        while len(self._log) > mark:
-            owner, kind, old = self._log.pop()
+        while len(self.undo_log) > mark:
+            owner, kind, old = self.undo_log.pop()
             requeue = requeue or kind is Position
             if old is None:
                 self._drop(owner, kind)
@@ -299,7 +311,7 @@ class World:
                     self._add(self._entity[owner], old)
                 else:
                     self._entities[owner][kind] = old
-                watcher = self._watch.get(kind)
+                watcher = self.watchers.get(kind)
                 if watcher is not None:
                     watcher(owner, now, old)
         while self._splices and self._splices[-1][0] >= mark:
@@ -311,30 +323,31 @@ class World:
         """The step's redo list, the parts as they are now, and a clean log for the next step."""
         changes: list[Change] = []
         written: Written = {}
-        rows, log = self._entities, self._log
+        rows, log = self._entities, self.undo_log
         for index, region, drop, append in self._splices:
             owner = log[index][0]
             if owner not in self._whole and owner in rows:
                 name = rows[owner][Context].regions[region].name
                 changes.append(Splice(owner, name, drop, append))
         first: dict[tuple[int, type[Component]], Component | None] = {}
+        keep = first.setdefault
         for owner, kind, old in log:
-            if (owner, kind) not in first:
-                first[owner, kind] = old
+            keep((owner, kind), old)
+        whole, raw, names = self._whole, msgspec.Raw, _NAMES
         for (owner, kind), old in first.items():
             row = rows.get(owner)
             now = None if row is None else row.get(kind)
             if now is old:
                 continue
-            part = kind.__name__
+            part = names[kind]
             if now is None:
                 changes.append(Remove(owner, part))
-            elif kind is Context and owner not in self._whole:
+            elif kind is Context and owner not in whole:
                 pass
             elif now != old:
-                changes.append(Put(owner, part, msgspec.Raw(_encode(now))))
+                changes.append(Put(owner, part, raw(_encode(now))))
             written[owner, part] = now
-        self.touched.update([owner for owner, _, _ in log])
+        self.touched.update([owner for owner, _ in first])
         self._leave(changes, written)
         log.clear()
         self._splices.clear()
@@ -359,7 +372,7 @@ class World:
     @property
     def is_clean(self) -> bool:
         """Nothing was written since the last ``take_changes``."""
-        return not self._log and not self._gone
+        return not self.undo_log and not self._gone
 
     # --- whole owners ---------------------------------------------------------------------------
 
