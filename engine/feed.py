@@ -31,14 +31,16 @@ class Subscription:
         self._arrived = trio.Event()
         self.closed = False
 
-    def put(self, event: WorldEvent, step: int) -> None:
-        """Add an event, unless the queue is full: then the reader is behind from this step."""
+    def put_all(self, events: tuple[WorldEvent, ...], step: int) -> None:
+        """Add events of a step, as far as the queue takes them: then the reader is behind from this
+        step."""
         if self.behind_step is not None:
             return
-        if len(self.queue) >= self._queue_max:
+        room = self._queue_max - len(self.queue)
+        if len(events) > room:
+            events = events[:room]
             self.behind_step = step
-        else:
-            self.queue.append(event)
+        self.queue.extend(events)
         self._arrived.set()
 
     def close(self) -> None:
@@ -101,11 +103,14 @@ class Feed:
         """Hand out a durable step's events and wake who waits for its runs."""
         if self._kept is not None:
             self._kept.extend(result.events)
-        for event in result.events:
+        events = result.events
+        if events:
             for subscription in self._all:
-                subscription.put(event, result.step)
-            for subscription in self._by_run.get(event.run_id, ()):
-                subscription.put(event, result.step)
+                subscription.put_all(events, result.step)
+        if self._by_run:
+            for event in events:
+                for subscription in self._by_run.get(event.run_id, ()):
+                    subscription.put_all((event,), result.step)
         if self._changed:
             for n in result.touched:
                 changed = self._changed.pop(n, None)

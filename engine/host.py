@@ -36,7 +36,7 @@ from leviath.engine.limits import (
     THREAD_LOOK_MS,
 )
 from leviath.engine.outside import Outside
-from leviath.engine.pacing import Pacer
+from leviath.engine.pacing import Pacer, uncollected
 from leviath.engine.preview import Previews
 from leviath.engine.sending import Sending
 from leviath.systems.invariants import broken
@@ -288,7 +288,8 @@ class Host:
         while inbox and len(inputs) < self._pacer.inputs_max:
             inputs.append(inbox.popleft())
         began = perf_ns()
-        result = self.stepper.step(inputs, Now(world_ms, self.clock.wall_ms()))
+        with uncollected():
+            result = self.stepper.step(inputs, Now(world_ms, self.clock.wall_ms()))
         self._pacer.took(len(inputs), perf_ns() - began)
         self._next_due_ms = result.next_due_ms
         for run, what in result.failures:

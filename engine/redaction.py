@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os.path
 import re
+import sys
 import traceback
 from typing import TYPE_CHECKING, Final
 
@@ -38,14 +39,15 @@ class Redactor:
     Shows none of its values, however it is printed.
     """
 
-    __slots__ = ("_configured", "_forms", "_learned", "_shortest")
+    __slots__ = ("_configured", "_forms", "_learned", "shortest")
 
     def __init__(self, values: Iterable[str | Secret] = ()) -> None:
         """Values of less than SECRET_CHARS_MIN characters are not looked for: they are words."""
         self._configured = {value for given in values if (value := _value(given))}
         self._learned: dict[str, None] = {}
         self._forms: tuple[str, ...] = ()
-        self._shortest = 0
+        self.shortest = sys.maxsize
+        """Texts of fewer characters hide nothing, and are not looked through."""
         self._arrange()
 
     def __repr__(self) -> str:
@@ -73,13 +75,16 @@ class Redactor:
     def _arrange(self) -> None:
         values = self._configured | self._learned.keys()
         forms = {form for value in values for form in _forms(value)}
-        self._shortest = min(map(len, forms), default=0)
+        shortest = min(map(len, forms), default=sys.maxsize)
+        # Lowered before the forms are there, raised after: a text too many is looked through.
+        self.shortest = min(self.shortest, shortest)
         # One assignment: another thread sees the old ones or the new ones.
         self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self.shortest = shortest
 
     def redact(self, text: str) -> str:
         """``text`` with each known value replaced, the longest first; the same object if none."""
-        if len(text) < self._shortest:
+        if len(text) < self.shortest:
             return text
         # One search each is faster than one pattern of all, and nearly always finds nothing.
         found = None

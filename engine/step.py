@@ -100,7 +100,7 @@ class Stepper:
         """Apply one input. What cannot be applied leaves nothing behind, and its caller hears
         so."""
         n = intake.owner_of(item)
-        if n not in self.world or not (n or isinstance(item, Spawn | Import)):
+        if n not in self.world.live_rows or not (n or isinstance(item, Spawn | Import)):
             # Answered without a run, or about the world itself: a failure is one of the whole.
             intake.take(self.world, tick, self.caches, item)
             return

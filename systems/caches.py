@@ -23,6 +23,7 @@ from leviath.components.status import Position, Status
 if TYPE_CHECKING:
     from leviath.systems.world import World
 
+_READY = Marker.ready_to_infer
 SlotKey = tuple[str, str]
 """(provider, model)"""
 
@@ -50,6 +51,8 @@ class Caches:
         self._stale_loads: dict[int, None] = {}
         """Runs whose place among the waiting, and whose slots and deadlines, have to be looked at
         again. A turn writes a run's effects four times; one look, when somebody asks, is enough."""
+        self._stale_ranks: dict[tuple[SlotKey, int], None] = {}
+        """Roots whose place in the heap has to be looked at again, once both are."""
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         world.watch(Identity, self._identity)
@@ -88,8 +91,7 @@ class Caches:
 
     def _position(self, owner: int, old: Position | None, new: Position | None) -> None:
         self.world.queue_moved(owner, old, new)
-        ready = Marker.ready_to_infer
-        if (old is not None and old.marker is ready) or (new is not None and new.marker is ready):
+        if (old is not None and old.marker is _READY) or (new is not None and new.marker is _READY):
             self._stale_wants[owner] = None
 
     def _resolution(self, owner: int, old: Resolution | None, new: Resolution | None) -> None:
@@ -103,9 +105,7 @@ class Caches:
             stale, self._stale_loads = self._stale_loads, {}
             rows = self.world.live_rows
             for owner in stale:
-                row = rows.get(owner)
-                self._refresh_hold(owner, None if row is None else row.get(Effects))
-                self._refresh_due(owner, self._due_of(row))
+                self._refresh_load(owner, rows.get(owner))
         if self._stale_wants:
             wants, self._stale_wants = self._stale_wants, {}
             if len(wants) > 1:
@@ -113,6 +113,10 @@ class Caches:
                 wants = dict.fromkeys(sorted(wants, key=self._sequence))
             for owner in wants:
                 self._refresh_want(owner)
+        if self._stale_ranks:
+            for key, root in self._stale_ranks:
+                self._rank(key, root)
+            self._stale_ranks.clear()
 
     def _sequence(self, owner: int) -> int:
         position = self.world.find(owner, Position)
@@ -124,12 +128,44 @@ class Caches:
         tree = self.world.find(owner, Tree)
         return owner if tree is None or not tree.root else tree.root
 
-    def _refresh_hold(self, owner: int, effects: Effects | None) -> None:
+    def _refresh_load(self, owner: int, row: dict[type[Any], Any] | None) -> None:
+        """Look again at the slots that a run holds, and at when something of it is due."""
         keys: tuple[SlotKey, ...] = ()
-        if effects is not None:
-            for effect in effects.items:
+        due: int | None = None
+        if row is not None:
+            state: Status | None = row.get(Status)
+            status = None if state is None else state.status
+            waits = status is not None and not status.is_ended
+            effects: Effects | None = row.get(Effects)
+            for effect in () if effects is None else effects.items:
                 if effect.live and effect.provider:
                     keys = (*keys, (effect.provider, effect.model))
+                at = effect.due_ms
+                if (
+                    waits
+                    and at
+                    and (due is None or at < due)
+                    and not effect.aborting
+                    and (effect.live or status is not RunStatus.PAUSED)
+                ):
+                    due = at
+            outbox: Outbox | None = row.get(Outbox)
+            if outbox is not None and status is not None:
+                # What is told about a run is sent after its end, too.
+                for delivery in outbox.items:
+                    if delivery.due_ms and (due is None or delivery.due_ms < due):
+                        due = delivery.due_ms
+            timers: Timers | None = row.get(Timers)
+            if timers is not None and status is RunStatus.RUNNING:
+                for timer in (timers.stall_ms, timers.stuck_ms):
+                    if timer is not None and (due is None or timer < due):
+                        due = timer
+        if keys or owner in self._holds:
+            self._refresh_hold(owner, keys)
+        if due != self._due.get(owner):
+            self._refresh_due(owner, due)
+
+    def _refresh_hold(self, owner: int, keys: tuple[SlotKey, ...]) -> None:
         root, old = self._holds.get(owner, (0, ()))
         if keys == old:
             return
@@ -152,8 +188,7 @@ class Caches:
             del roots[root]
         if not self.in_use[key]:
             del self.in_use[key], self.root_use[key]
-        if root in self.waiting.get(key, ()):
-            self._rank(key, root)
+        self._stale_ranks[key, root] = None
 
     def _rank_of(self, key: SlotKey, root: int) -> tuple[int, int, int] | None:
         runs = self.waiting.get(key, {}).get(root)
@@ -189,7 +224,7 @@ class Caches:
             roots = self.waiting[old[0]]
             del roots[old[1]][owner]
             if roots[old[1]]:
-                self._rank(*old)
+                self._stale_ranks[old] = None
             else:
                 del roots[old[1]]
             if not roots:
@@ -214,50 +249,20 @@ class Caches:
         runs = self.waiting.setdefault(key, {}).setdefault(root, {})
         runs[owner] = None
         if len(runs) == 1:
-            self._rank(key, root)
+            self._stale_ranks[key, root] = None
         self.dirty[key] = None
 
     # --- due times ------------------------------------------------------------------------------
 
     def _refresh_due(self, owner: int, due: int | None) -> None:
-        if due == self._due.get(owner):
-            return
         if due is None:
             del self._due[owner]
-        else:
-            self._due[owner] = due
-            heapq.heappush(self._heap, (due, owner))
-            if len(self._heap) > 64 and len(self._heap) > 4 * len(self._due):
-                self._heap = [(at, of) for of, at in self._due.items()]
-                heapq.heapify(self._heap)
-
-    @staticmethod
-    def _due_of(row: dict[type[Any], Any] | None) -> int | None:
-        """World time at which something of a run with these parts is due."""
-        status: Status | None = None if row is None else row.get(Status)
-        if row is None or status is None:
-            return None
-        due: int | None = None
-        outbox: Outbox | None = row.get(Outbox)
-        for delivery in () if outbox is None else outbox.items:
-            if delivery.due_ms and (due is None or delivery.due_ms < due):
-                due = delivery.due_ms
-        if status.status.is_ended:
-            return due
-        effects: Effects | None = row.get(Effects)
-        for effect in () if effects is None else effects.items:
-            if effect.aborting or not effect.due_ms:
-                continue
-            if not effect.live and status.status is RunStatus.PAUSED:
-                continue
-            if due is None or effect.due_ms < due:
-                due = effect.due_ms
-        timers: Timers | None = row.get(Timers)
-        if timers is not None and status.status is RunStatus.RUNNING:
-            for at in (timers.stall_ms, timers.stuck_ms):
-                if at is not None and (due is None or at < due):
-                    due = at
-        return due
+            return
+        self._due[owner] = due
+        heapq.heappush(self._heap, (due, owner))
+        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._due):
+            self._heap = [(at, of) for of, at in self._due.items()]
+            heapq.heapify(self._heap)
 
     def next_due_ms(self) -> int | None:
         """World time of the next deadline of any run."""

@@ -123,28 +123,29 @@ class Guard(Protocol):
 class Run:
     """One run of a world. Cheap: make it where it is needed, keep none."""
 
-    __slots__ = ("_row", "n", "world")
+    __slots__ = ("n", "row", "world")
 
     def __init__(self, world: World, n: int) -> None:
         self.world = world
         self.n = n
-        self._row = world.live_row(n)
+        self.row = world.live_rows[n]
+        """The run's parts by kind, as they are now; for reading only."""
 
     def get(self, kind: type[C]) -> C:
         """The run's component of that kind; WorldError if it has none."""
         try:
-            return self._row[kind]  # type: ignore[no-any-return]
+            return self.row[kind]  # type: ignore[no-any-return]
         except KeyError:
             return self.world.get(self.n, kind)
 
     def find(self, kind: type[C]) -> C | None:
         """The run's component of that kind, or None."""
-        return self._row.get(kind)
+        return self.row.get(kind)
 
     def put(self, component: Component) -> None:
         """Set or replace a component of the run."""
         kind = type(component)
-        row = self._row
+        row = self.row
         old = row.get(kind)
         world = self.world
         if old is None:
@@ -163,11 +164,11 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return self._row[Identity].run_id  # type: ignore[no-any-return]
+        return self.row[Identity].run_id  # type: ignore[no-any-return]
 
     @property
     def status(self) -> RunStatus:
-        return self._row[Status].status  # type: ignore[no-any-return]
+        return self.row[Status].status  # type: ignore[no-any-return]
 
     @property
     def marker(self) -> Marker | None:
@@ -176,12 +177,6 @@ class Run:
     @property
     def blueprint(self) -> Blueprint:
         return self.world.blueprints[self.get(Launch).blueprint]
-
-    @property
-    def stage_key(self) -> tuple[bytes, int]:
-        """Blueprint digest and index of the present stage."""
-        row = self._row
-        return row[Launch].blueprint, row[Stage].index
 
     @property
     def stage_spec(self) -> StageSpec:

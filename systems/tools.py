@@ -171,9 +171,7 @@ def lacking_tools(run: Run) -> tuple[str, ...]:
         return ()
     offered = view_of(run).tools
     strange = [
-        call
-        for call in run.get(Turn).calls
-        if call.state == "open" and call.tool not in offered
+        call for call in run.get(Turn).calls if call.state == "open" and call.tool not in offered
     ]
     if not strange:
         return ()
@@ -226,9 +224,8 @@ def _release(run: Run, tick: Tick, turn: Turn) -> None:
             started_ms=world_ms,
         )
         added.append(effect)
-        call = replace(call, effect=counter)
-        calls.append(call)
-        send(run, tick, call, effect, timeout_ms)
+        calls.append(replace(call, effect=counter))
+        send(run, tick, calls[-1], effect, timeout_ms)
     if added:
         run.put(replace(turn, calls=tuple(calls)))
         items = (*run.get(Effects).items, *added)

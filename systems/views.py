@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leviath.components.blueprint import Condition
+from leviath.components.identity import Launch
 from leviath.components.parts import WORLD_OWNER
+from leviath.components.progress import Stage
 from leviath.components.world_facts import Offer
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
 
 def view_of(run: Run) -> StageView:
     """The view of the run's present stage."""
-    key = run.stage_key
+    row = run.row
+    key = (row[Launch].blueprint, row[Stage].index)
     view = run.world.views.get(key)
     return _make_view(run, key) if view is None else view
 

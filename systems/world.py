@@ -67,6 +67,8 @@ class World:
         and a part that is there already is replaced in place: which entities have which parts does
         not change then, and nobody here asks esper's cached queries, which are what a write
         through it would clear (a seventh of a write under a profiler, 20 times a turn)."""
+        self.live_rows = self._entities
+        """The components of every resident owner, as they are now; for reading only."""
         self._entity: dict[int, int] = {}
         self._thread = threading.get_ident()
         self.undo_log: list[tuple[int, type[Component], Component | None]] = []
@@ -261,8 +263,7 @@ class World:
             self._queues[old.marker].pop(owner, None)
         if new is not None:
             self._queues[new.marker][owner] = None
-            if new.sequence > self._sequence:
-                self._sequence = new.sequence
+            self._sequence = max(self._sequence, new.sequence)
 
     def sort_queues(self) -> None:
         """Bring every queue into the order of its positions, as after a load or an undo."""
@@ -379,11 +380,6 @@ class World:
     def live_row(self, owner: int) -> dict[type[Any], Any]:
         """The owner's components by kind, as they are now; for reading only."""
         return self._entities[owner]
-
-    @property
-    def live_rows(self) -> dict[int, dict[type[Any], Any]]:
-        """The components of every resident owner, as they are now; for reading only."""
-        return self._entities
 
     def parts_of(self, owner: int) -> list[Component]:
         """All components of an owner in the registry's order; of the world, in its own."""

@@ -208,15 +208,20 @@ def test_the_heartbeat_visits_every_run_that_has_not_ended_once_in_thirty_second
 
 
 def test_every_invariant_can_fail() -> None:
-    """Planted faults: each is seen by its own invariant."""
+    """Planted faults: each is seen by its own invariant, and by the look after a step too."""
     seen: set[str] = set()
 
     def plant(part: type[C], **fields: object) -> None:
-        hand = Hand(tools=TOOLS)
-        run = hand.spawn(ONE)
-        hand.reply("", ("a", "look", "{}"))
-        hand.world.put(run, replace(hand.world.get(run, part), **fields))
-        seen.update(name for _, name in broken(hand.world, [run]))
+        for calls in ((), (("a", "look", "{}"),)):
+            hand = Hand(tools=TOOLS)
+            run = hand.spawn(ONE)
+            if calls:
+                hand.reply("", *calls)
+            assert broken(hand.world, [run], deep=False) == []
+            hand.world.put(run, replace(hand.world.get(run, part), **fields))
+            found = broken(hand.world, [run])
+            assert broken(hand.world, [run], deep=False) == found
+            seen.update(name for _, name in found)
 
     plant(Position, marker=Marker.preparing)
     plant(Position, marker=Marker.ready_for_tools)
