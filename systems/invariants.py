@@ -152,7 +152,7 @@ def _plainly_at_work(world: World, n: int, row: Row) -> bool:
     if status.status is not RunStatus.RUNNING or status.waiting or status.error is not None:
         return False
     items = row[Effects].items
-    if len(items) != 1 or not items[0].live:
+    if len(items) != 1 or not items[0].live or row.get(Outbox) is not None:
         return False
     marker = row[Position].marker
     kind = items[0].kind

@@ -17,7 +17,9 @@ from leviath.components.errors import WorldError
 from leviath.components.identity import Identity, Launch
 from leviath.components.inputs import HostClosing, Pause, Resume, Slept, Spawn
 from leviath.components.marker import Marker
+from leviath.components.outbox import Delivery, Outbox
 from leviath.components.output import Flags
+from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Clock, Cost, Ledgers, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
@@ -236,6 +238,13 @@ def test_every_invariant_can_fail() -> None:
     run = hand.spawn(TALK)
     regions = hand.world.get(run, Context).regions
     hand.world.put(run, Context((replace(regions[0], tokens=9), *regions[1:])))
+    get, epoch = hand.world.get, hand.world.get(WORLD_OWNER, Counters).epoch
+    owed = Delivery(
+        9, 1, get(run, Status), get(run, Clock), get(run, Cost), get(run, Flags), state="waiting"
+    )
+    owed = replace(owed, epoch=epoch)
+    hand.world.put(run, Outbox((owed,)))
+    assert broken(hand.world, [run], deep=False) == [(run, "every open delivery goes out")]
     seen.update(name for _, name in broken(hand.world, [run]))
     assert seen == {name for name, _ in INVARIANTS}
 
