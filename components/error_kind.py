@@ -46,7 +46,7 @@ class ErrorKind(StrEnum):
     PROVIDER_MISSING = "provider_missing"
     """The world was opened without the provider that the stage names."""
     SCRIPT_EXHAUSTED = "script_exhausted"
-    """A scripted provider has no reply for this call."""
+    """A scripted or recorded provider has no reply for this call."""
     ABORTED = "aborted"
     """The engine ended the call: cancelled, superseded or closing."""
     OTHER = "other"

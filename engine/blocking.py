@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leviath.components.events import WorldEvent
+    from leviath.components.outbox import Delivery
     from leviath.components.status import Status
     from leviath.engine.preview import Previewed
     from leviath.engine.reconcile import OpenReport
@@ -339,6 +340,10 @@ class Run:
     def ledger(self) -> list[LedgerRow]:
         """One row for each attempt at a provider call."""
         return self.thread.look(self.handle.ledger)
+
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """Word of its endings to its ``callback_url``, and how far each has come."""
+        return self.thread.look(self.handle.deliveries)
 
 
 class World:

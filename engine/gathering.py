@@ -1,4 +1,5 @@
-"""Reading the files that seed a run's regions, confined to its workdir and cut to size."""
+"""Reading what a run needs before it starts: the files that seed its regions, confined to its
+workdir and cut to size."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import trio
+
 from leviath.components.clean import clean_text, cut_utf8
+from leviath.components.inputs import Gathered
 from leviath.engine.limits import SEED_FILE_BYTES_MAX, SEED_FILES_MAX
 from leviath.engine.redaction import NOTHING_KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
+    from leviath.components.commands import Gather
+    from leviath.components.text import Text
+    from leviath.engine.outside import Outside
     from leviath.engine.redaction import Redactor
 
 
@@ -60,3 +67,59 @@ def _read(root: Path, path: Path, redactor: Redactor) -> str:
         text = cut_utf8(redactor.head(text), SEED_FILE_BYTES_MAX)
         text += f"\n[cut at {SEED_FILE_BYTES_MAX} bytes]"
     return f"## {clean_text(name)}\n{text}"
+
+
+class GatherJob:
+    """Reading what a run needs before its first stage."""
+
+    __slots__ = ("command", "done", "key", "outside")
+
+    def __init__(self, outside: Outside, command: Gather) -> None:
+        self.outside = outside
+        self.done = False
+        self.command = command
+        self.key: Hashable = (command.run, command.effect)
+
+    async def perform(self) -> None:
+        """Read in a thread and post what was found."""
+        command = self.command
+        try:
+            found = await trio.to_thread.run_sync(
+                gather,
+                command.workdir,
+                command.seeds,
+                self.outside.texts.redactor,
+                abandon_on_cancel=True,
+            )
+        except trio.Cancelled:
+            self.abandoned()
+            raise
+        except OSError as error:
+            lost = not os.path.isdir(command.workdir)  # noqa: ASYNC240 - one stat, after a failure
+            reason = error.strerror or type(error).__name__
+            what = self.outside.texts.clean(f"{error.filename}: {reason}")
+            self._post((), what, lost)
+            return
+        texts = self.outside.texts
+        regions = tuple(
+            (name, tuple(texts.intern(text) for text in bodies)) for name, bodies in found
+        )
+        self._post(regions, "", False)
+
+    def abandoned(self) -> None:
+        """Post that reading took too long or was broken off."""
+        self._post((), f"reading its seeds took longer than {self.command.timeout_ms} ms", False)
+
+    def _post(
+        self,
+        regions: tuple[tuple[str, tuple[Text, ...]], ...],
+        error: str,
+        lost: bool,  # noqa: FBT001 - private, and named where it is passed
+    ) -> None:
+        if self.done:
+            return
+        self.done = True
+        command = self.command
+        self.outside.post(
+            Gathered(command.run, command.effect, command.attempt, regions, error, lost)
+        )

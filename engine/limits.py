@@ -130,6 +130,13 @@ FINAL_OUTPUT_BYTES_MAX: Final = 256 * KIB
 MODIFIED_FILES_MAX: Final = 200
 """Distinct paths kept in RunFlags.modified_files; the count goes on."""
 
+CASSETTE_BYTES_MAX: Final = 256 * MIB
+"""A cassette is read whole; more belongs in several."""
+NEAREST_COMPARED_MAX: Final = 8
+"""Recordings that a miss is compared with line by line, which takes time by the square of lines."""
+NEAREST_SHOWN_LINES_MAX: Final = 40
+"""Lines of the difference that a miss shows."""
+
 # --- blueprints --------------------------------------------------------------------------------
 BLUEPRINT_BYTES_MAX: Final = 256 * KIB
 """A manifest is read whole and parsed at spawn; longer texts belong in files that seeds name."""

@@ -13,10 +13,10 @@ from leviath.components.clean import cut_utf8
 from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import LevError, ProviderError
-from leviath.components.inputs import Gathered, InferenceFinished, ToolFinished
+from leviath.components.inputs import InferenceFinished, ToolFinished
 from leviath.components.text import Text, inline
+from leviath.engine import spending
 from leviath.engine.callbacks import HttpCallbacks
-from leviath.engine.gathering import gather
 from leviath.engine.limits import (
     ERROR_TEXT_BYTES_MAX,
     FINAL_OUTPUT_BYTES_MAX,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from leviath.components.blueprint import Blueprint
-    from leviath.components.commands import CallTool, Gather, Infer
+    from leviath.components.commands import CallTool, Infer
     from leviath.components.identity import Identity
     from leviath.components.inputs import Input
     from leviath.engine.callbacks import CallbackSender
@@ -74,6 +74,8 @@ class Outside:
         """Looks a run up by its ordinal; set by the host."""
         self.callbacks: CallbackSender = HttpCallbacks()
         """Carries callbacks out; set by whoever opened the world."""
+        self.may_not_spend = spending.is_forbidden()
+        """Nothing is asked of a provider that may cost money."""
         self.wall_s: Callable[[], int] = int
         """Unix seconds; set by the host."""
         self.read_secret: Callable[[str], str | None] | None = None
@@ -219,6 +221,10 @@ class InferJob:
         if provider is None:
             error = LookupError(f"no provider called {command.provider!r} is open here")
             self._failed(ErrorKind.PROVIDER_MISSING, error, charged=False)
+            return
+        if outside.may_not_spend and spending.may_cost(provider):
+            told = spending.refusal(command.provider, command.run_id)
+            self._failed(ErrorKind.BAD_REQUEST, PermissionError(told), charged=False)
             return
         if not os.path.isdir(command.workdir):  # noqa: ASYNC240 - one stat, a few microseconds
             gone = FileNotFoundError(f"the working directory {command.workdir} is gone")
@@ -437,62 +443,3 @@ def cut_middle(text: str, bytes_max: int) -> str:
     head = cut_utf8(text, half)
     tail = text.encode()[-half:].decode("utf-8", "ignore") if half else ""
     return f"{head}\n[... {size - 2 * half} bytes left out ...]\n{tail}"
-
-
-# --- reading for a start ------------------------------------------------------------------------
-
-
-class GatherJob:
-    """Reading what a run needs before its first stage."""
-
-    __slots__ = ("command", "done", "key", "outside")
-
-    def __init__(self, outside: Outside, command: Gather) -> None:
-        self.outside = outside
-        self.done = False
-        self.command = command
-        self.key: Hashable = (command.run, command.effect)
-
-    async def perform(self) -> None:
-        """Read in a thread and post what was found."""
-        command = self.command
-        try:
-            found = await trio.to_thread.run_sync(
-                gather,
-                command.workdir,
-                command.seeds,
-                self.outside.texts.redactor,
-                abandon_on_cancel=True,
-            )
-        except trio.Cancelled:
-            self.abandoned()
-            raise
-        except OSError as error:
-            lost = not os.path.isdir(command.workdir)  # noqa: ASYNC240 - one stat, after a failure
-            reason = error.strerror or type(error).__name__
-            what = self.outside.texts.clean(f"{error.filename}: {reason}")
-            self._post((), what, lost)
-            return
-        texts = self.outside.texts
-        regions = tuple(
-            (name, tuple(texts.intern(text) for text in bodies)) for name, bodies in found
-        )
-        self._post(regions, "", False)
-
-    def abandoned(self) -> None:
-        """Post that reading took too long or was broken off."""
-        self._post((), f"reading its seeds took longer than {self.command.timeout_ms} ms", False)
-
-    def _post(
-        self,
-        regions: tuple[tuple[str, tuple[Text, ...]], ...],
-        error: str,
-        lost: bool,  # noqa: FBT001 - private, and named where it is passed
-    ) -> None:
-        if self.done:
-            return
-        self.done = True
-        command = self.command
-        self.outside.post(
-            Gathered(command.run, command.effect, command.attempt, regions, error, lost)
-        )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from leviath.components.commands import Abort, CallTool, Deliver, Gather, Infer
 from leviath.engine.delivering import DeliverJob
+from leviath.engine.gathering import GatherJob
 from leviath.engine.lanes import Lane, ThreadLane
 from leviath.engine.limits import CALLBACK_LANE_WORKERS_MAX
-from leviath.engine.outside import GatherJob, InferJob, Outside, ToolJob
+from leviath.engine.outside import InferJob, Outside, ToolJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -88,6 +88,12 @@ class OpenWorld:
         return {} if mirror is None else mirror.problems()
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing waits to be taken or to become durable, so that only time or an outcome
+        moves this world; for tests that move its clock."""
+        return self._host.is_settled or self._host.stalled is not None
+
+    @property
     def storage_stalled(self) -> str | None:
         """Why nothing becomes durable at present, such as a full disk; None while all is well."""
         stalled = self._host.stalled

@@ -77,6 +77,8 @@ class Scripted:
             script = parse_script(source)
         _check_kinds(script)
         self._name = name
+        self.paid = False
+        """A script costs nothing, whatever prices it names."""
         self.models: tuple[str, ...] = tuple(models)
         self.script = script
         self._sleep = sleep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -12,6 +13,11 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_PLUGIN = "leviath.simulation.pytest_plugin"
+if not any(entry.value == _PLUGIN for entry in entry_points(group="pytest11")):
+    # From a checkout that is not installed; else pytest has loaded it already.
+    pytest_plugins = [_PLUGIN]
 
 # A shared machine may pause a process for longer than an example takes: examples have no deadline.
 # Continuous integration repeats one set of them: a red build is about the change, not about luck.

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from leviath.persistence.rows import LedgerRow as LedgerRow
     from leviath.persistence.rows import RunRow as RunRow
     from leviath.persistence.run_meta import RunMeta as RunMeta
+    from leviath.providers.recorded import Recorded as Recorded
     from leviath.providers.scripted import Failure as Failure
     from leviath.providers.scripted import Reply as Reply
     from leviath.providers.scripted import Scripted as Scripted
@@ -96,6 +97,7 @@ __all__ = [
     "PriceTable",
     "Provider",
     "ProviderError",
+    "Recorded",
     "ReplayDivergence",
     "Reply",
     "RunConflict",
@@ -156,6 +158,7 @@ _HOMES = {
     "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",
     "persistence.run_meta": "RunMeta",
+    "providers.recorded": "Recorded",
     "providers.scripted": "Failure Reply Scripted tool_call",
 }
 """Modules, and the public names that they hold."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from provider_requests import ask, request
 
 from leviath.components.errors import ConfigError, ProviderError
 from leviath.engine.ports import (
@@ -29,35 +30,6 @@ from leviath.providers.scripted import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def request(ordinal: int = 1, attempt: int = 1, **changes: Any) -> InferenceRequest:
-    fields: dict[str, Any] = {
-        "run_id": "run-a",
-        "kind": "turn",
-        "idempotency_key": f"run-a/{ordinal}",
-        "provider": "scripted",
-        "model": "small",
-        "stage": "work",
-        "messages": (Message("user", "Do it."),),
-        "tools": (),
-        "max_output_tokens": None,
-        "temperature_milli": None,
-        "parameters_json": "",
-        "timeout_ms": 1_000,
-    }
-    return InferenceRequest(ordinal=ordinal, attempt=attempt, **(fields | changes))
-
-
-def ask(provider: Provider, asked: InferenceRequest) -> tuple[InferenceReply, list[str]]:
-    """Make the call without an event loop: a reply without delay never waits."""
-    pieces: list[str] = []
-    call = provider.infer(asked, pieces.append)
-    try:
-        call.send(None)
-    except StopIteration as done:
-        return done.value, pieces
-    raise AssertionError("the provider waited")
 
 
 def refused(provider: Provider, asked: InferenceRequest) -> ProviderError:
