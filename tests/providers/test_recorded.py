@@ -87,8 +87,8 @@ def test_whatever_decides_an_answer_makes_another_question(
     cassette = tmp_path / "a.jsonl"
     ask(recording(cassette, "x"), request(messages=TALK))
     recorded = Recorded(cassette, name="real")
+    fields: dict[str, Any] = {"messages": TALK}
     with pytest.raises(ProviderError, match="no recording of what it asks") as missed:
-        fields: dict[str, Any] = {"messages": TALK}
         ask(recorded, request(**(fields | change)))
     assert (missed.value.kind, missed.value.retryable) == ("script_exhausted", False)
     assert recorded.misses == [str(missed.value)]
