@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
 
-    from leviath import Recorded
     from leviath.engine.blocking import World
     from leviath.engine.ports import Provider
+    from leviath.providers.recorded import Recorded
     from leviath.simulation.hand_clock import HandClock
 
 _SPENDING: Final = ("refuse", "allow")
@@ -129,8 +129,7 @@ def leviath_recorded(
     It takes the arguments of ``leviath.Recorded``; ``--leviath-record`` says whether calls may
     leave. The test fails when a call had no recording.
     """
-    # Through the front: the layers below know of no provider.
-    from leviath import Recorded
+    from leviath.providers.recorded import Recorded
 
     made: list[Recorded] = []
 
