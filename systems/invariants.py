@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
-from leviath.components.identity import Identity, Launch
+from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
 from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
@@ -16,6 +16,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
 from leviath.systems.moves import clock_runs
+from leviath.systems.regions import group_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,6 +120,46 @@ def _deliveries_move(world: World, n: int, row: Row) -> bool:
     )
 
 
+def _calls_are_answered_once(world: World, n: int, row: Row) -> bool:
+    """A turn's results stand behind it, one for each of its calls, once the turn is over."""
+    turn: Turn | None = row.get(Turn)
+    open_calls = set() if turn is None else {call.call_id for call in turn.calls}
+    for region in row[Context].regions:
+        entries = region.entries
+        for at, entry in enumerate(entries):
+            if not entry.calls:
+                continue
+            asked = {call.call_id for call in entry.calls}
+            end = group_end(entries, at)
+            answered = [result.call_id for result in entries[at + 1 : end]]
+            is_open = end == len(entries) and not answered and asked <= open_calls
+            if len(answered) != len(set(answered)) or (set(answered) != asked and not is_open):
+                return False
+    return True
+
+
+def _turn_results_are_settled(world: World, n: int, row: Row) -> bool:
+    turn: Turn | None = row.get(Turn)
+    return turn is None or all(
+        (call.result is not None) == (call.state == "done") for call in turn.calls
+    )
+
+
+def _parent_agrees(world: World, n: int, row: Row) -> bool:
+    """As far as the parent is hosted: one that has ended may have left memory."""
+    tree: Tree = row[Tree]
+    if not tree.parent:
+        return tree.depth == 0 or tree.parent_run_id is not None
+    above: Tree | None = world.find(tree.parent, Tree)
+    if above is None:
+        return tree.parent != n
+    return (
+        world.run_id(tree.parent) == tree.parent_run_id
+        and tree.depth == above.depth + 1
+        and tree.root == above.root
+    )
+
+
 def _indexed(world: World, n: int, row: Row) -> bool:
     identity: Identity = row[Identity]
     return identity.ordinal == n and world.by_run_id.get(identity.run_id) == n
@@ -136,11 +177,15 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("a region's tokens are those of its entries", _regions_add_up),
     ("a run's stage is one of its blueprint's", _stage_exists),
     ("a run is found by its id and ordinal", _indexed),
+    ("every saved call has one result or is open", _calls_are_answered_once),
+    ("a call of the turn has a result when it is done", _turn_results_are_settled),
+    ("parent and child agree", _parent_agrees),
     ("every open delivery goes out", _deliveries_move),
 )
 
 
-_SHALLOW = tuple(check for check in INVARIANTS if check[1] is not _regions_add_up)
+_LONG = (_regions_add_up, _calls_are_answered_once)
+_SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _LONG)
 """Without what costs as much as a run's context is long: that is looked at with the whole world."""
 
 

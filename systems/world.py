@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -28,7 +30,7 @@ from leviath.components.world_facts import Counters, Offer, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
     from leviath.components.base import Component
     from leviath.components.blueprint import Blueprint
@@ -42,11 +44,29 @@ _encode = msgspec.msgpack.Encoder().encode
 _NAMES = {kind: name for name, kind in PARTS.items()}
 
 
-def _private_esper() -> ModuleType:
+class _ReadOnce(SourceFileLoader):
+    """Keeps the code that it read: a world costs its classes, not a look at the file system."""
+
+    @cache  # noqa: B019 - there is one loader for the life of the process
+    def get_code(self, fullname: str) -> CodeType | None:
+        """See SourceFileLoader."""
+        return super().get_code(fullname)
+
+
+@cache
+def _esper_spec() -> ModuleSpec:
     spec = importlib.util.find_spec("esper")
     if spec is None or spec.loader is None:
         raise WorldError("the esper package is not installed; reinstall leviath")
+    if type(spec.loader) is SourceFileLoader:
+        spec.loader = _ReadOnce(spec.loader.name, spec.loader.path)
+    return spec
+
+
+def _private_esper() -> ModuleType:
+    spec = _esper_spec()
     module = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
 

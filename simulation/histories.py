@@ -1,0 +1,510 @@
+"""Random histories: what a person, a model, a tool, a clock and a crash may do, in any order.
+
+A history is a seed: it says how many acts there are and what each of them is. Every act is a few
+numbers that mean something in any state, so any of them can be left out: a failing history is
+shrunk to the acts that it needs, and is told as the seed and their places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from leviath.components.commands import CallTool, Deliver, Gather, Infer
+from leviath.components.context import AskedCall
+from leviath.components.effects import Turn
+from leviath.components.error_kind import ErrorKind
+from leviath.components.identity import Launch
+from leviath.components.inputs import (
+    Cancel,
+    Configured,
+    Decide,
+    Delivered,
+    Gathered,
+    InferenceFinished,
+    Pause,
+    Post,
+    Release,
+    Resume,
+    Spawn,
+    ToolFinished,
+)
+from leviath.components.run_status import RunStatus
+from leviath.components.status import Status
+from leviath.components.text import inline
+from leviath.components.world_facts import Offer
+from leviath.simulation.checkers import Breach, Breached, check_runs
+from leviath.simulation.model_host import ModelHost, Plants
+from leviath.systems.draw import splitmix64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leviath.components.commands import Command
+    from leviath.components.inputs import Input
+    from leviath.simulation.torture_cast import Cast
+
+T = TypeVar("T")
+RUNS_MAX: Final = 6
+ACTS_MIN: Final = 6
+ACTS_MAX: Final = 40
+_ENDING_ROUNDS_MAX: Final = 400
+_LATE_MS: Final = (1, 1_000, 61_000, 700_000)
+_TEXTS: Final = ("", "done", "DONE", "first", "go to LAST-ONE", "\u0130\u1e9e\U0001fae8", "x" * 300)
+_CALL_IDS: Final = ("", "a", "b", "c" * 200)
+_ARGUMENTS: Final = ("{}", '{"a": 1}', "[", "\u2028")
+_FIELDS: Final = (
+    (),
+    (("content", inline("result")),),
+    (("region", inline("notes")), ("content", inline("note"))),
+)
+_KINDS: Final = tuple(ErrorKind)
+_VERDICTS: Final = ("again", "done", "stop", "allow", "deny", "?")
+
+
+class Act(Struct, frozen=True):
+    """One thing that happens: a word of ``WORDS``, and numbers that it takes modulo what there
+    is."""
+
+    word: str
+    pick: int
+    more: int
+    flag: int
+
+
+_WEIGHTS: Final = (
+    ("spawn", 4),
+    ("reply", 10),
+    ("fail", 3),
+    ("tool", 9),
+    ("gather", 3),
+    ("deliver", 2),
+    ("late", 2),
+    ("control", 4),
+    ("message", 2),
+    ("decide", 3),
+    ("release", 1),
+    ("sleep", 3),
+    ("offer", 1),
+    ("crash", 3),
+    ("commit", 2),
+    ("cut", 2),
+)
+_TABLE: Final = tuple(word for word, weight in _WEIGHTS for _ in range(weight))
+WORDS: Final = tuple(word for word, _ in _WEIGHTS)
+
+
+def acts_of(seed: int) -> tuple[Act, ...]:
+    """The acts of a history."""
+    bits = splitmix64(seed)
+    count = ACTS_MIN + bits % (ACTS_MAX - ACTS_MIN + 1)
+    acts: list[Act] = [Act("spawn", bits >> 8 & 0xFFFF, bits >> 24 & 0xFFFF, bits >> 40 & 0xFFFF)]
+    for _ in range(count):
+        bits = splitmix64(bits)
+        word = _TABLE[(bits & 0xFFFF) % len(_TABLE)]
+        acts.append(Act(word, bits >> 16 & 0xFFFF, bits >> 32 & 0xFFFF, bits >> 48 & 0xFFFF))
+    return tuple(acts)
+
+
+class Played(Struct, frozen=True):
+    """What came of one history."""
+
+    steps: int
+    digest: bytes
+    """Of all steps: equal histories have equal ones."""
+    breach: Breach | None
+
+
+class Failure(Struct, frozen=True):
+    """A history that broke an invariant, and the acts of it that are enough for that."""
+
+    seed: int
+    places: tuple[int, ...]
+    """Of ``acts_of(seed)``."""
+    breach: Breach
+
+
+def search(cast: Cast, seed: int, plants: Plants | None = None) -> tuple[Played, Failure | None]:
+    """Play the history of a seed; when it breaks an invariant, shrink it to what breaks it."""
+    acts = acts_of(seed)
+    played = play(cast, seed, acts, plants)
+    breach = played.breach
+    if breach is None:
+        return played, None
+
+    def fails(places: Sequence[int]) -> bool:
+        again = play(cast, seed, [acts[place] for place in places], plants).breach
+        return again is not None and again.invariant == breach.invariant
+
+    places = shrunk(fails, range(len(acts)))
+    least = play(cast, seed, [acts[place] for place in places], plants).breach
+    assert least is not None, "a history is the same each time"
+    return played, Failure(seed, places, least)
+
+
+def play(cast: Cast, seed: int, acts: Sequence[Act], plants: Plants | None = None) -> Played:
+    """Play acts over a world of that seed, then let every run end. Never raises for a breach."""
+    stage = _Stage()
+    try:
+        stage.begin(cast, seed, plants)
+        for act in acts:
+            stage.play(act)
+        stage.end()
+    except Breached as error:
+        return Played(stage.steps, stage.digest, error.breach)
+    return Played(stage.steps, stage.digest, None)
+
+
+def shrunk(fails: Callable[[Sequence[int]], bool], places: Sequence[int]) -> tuple[int, ...]:
+    """The fewest of ``places`` with which it ``fails`` still, as far as leaving out finds them."""
+    kept = list(places)
+    size = max(1, len(kept) // 2)
+    while True:
+        at, found = 0, False
+        while at < len(kept):
+            fewer = kept[:at] + kept[at + size :]
+            if fails(fewer):
+                kept, found = fewer, True
+            else:
+                at += size
+        if size == 1 and not found:
+            return tuple(kept)
+        size = max(1, size // 2)
+
+
+class _Stage:
+    """A world, and who acts on it."""
+
+    def __init__(self) -> None:
+        self._host: ModelHost | None = None
+        self._runs: list[int] = []
+        self._ticket = 0
+
+    @property
+    def host(self) -> ModelHost:
+        assert self._host is not None
+        return self._host
+
+    @property
+    def steps(self) -> int:
+        return 0 if self._host is None else self._host.steps
+
+    @property
+    def digest(self) -> bytes:
+        return b"" if self._host is None else self._host.digest
+
+    def begin(self, cast: Cast, seed: int, plants: Plants | None) -> None:
+        """Open the world."""
+        self._cast = cast
+        self._shelf = list(cast.shelf.items())
+        self._tools = [tool.name for tool in cast.offer.tools]
+        self._host = ModelHost(
+            cast.offer,
+            cast.shelf,
+            seed=seed,
+            policy=cast.policy,
+            prices=cast.prices,
+            # Counted down: the caller's are for another history, too.
+            plants=None if plants is None else Plants(*_fields(plants)),
+        )
+        self.host.commit()
+
+    def play(self, act: Act) -> None:
+        """Let an act happen, if there is anything for it to happen to."""
+        getattr(self, f"_{act.word}")(act.pick, act.more, act.flag)
+        if act.word not in ("crash", "commit", "cut") and act.flag % 5:
+            self.host.commit()
+
+    # --- picking --------------------------------------------------------------------------------
+
+    def _run(self, pick: int) -> int | None:
+        return self._runs[pick % len(self._runs)] if self._runs else None
+
+    def _take(self, kind: type[T], pick: int) -> T | None:
+        wanted: list[Any] = [item for item in self.host.commands if isinstance(item, kind)]
+        if not wanted:
+            return None
+        command = wanted[pick % len(wanted)]
+        self.host.commands.remove(command)
+        return command  # type: ignore[no-any-return]
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    # --- acts -----------------------------------------------------------------------------------
+
+    def _spawn(self, pick: int, more: int, flag: int) -> None:
+        if len(self._runs) >= RUNS_MAX:
+            return
+        digest, blueprint = self._shelf[pick % len(self._shelf)]
+        above = [n for n in self._runs if n in self.host.world]
+        parent = above[more % len(above)] if above and more % 3 == 0 else 0
+        launch = Launch(
+            task=inline("a task"),
+            workdir="/w",
+            blueprint=digest,
+            started_ms=self.host.wall_ms,
+            num_stages=len(blueprint.stages),
+            yolo=flag % 3 == 0,
+            callback_url="https://example.org/hook" if flag % 4 == 1 else None,
+        )
+        key = "k" if more % 5 == 0 else ""
+        spawn = Spawn(self._next_ticket(), blueprint.name, "", launch, key=key, parent=parent)
+        run = self.host.post(spawn).acks[0].run
+        if run and run not in self._runs:
+            self._runs.append(run)
+
+    def _reply(self, pick: int, more: int, flag: int) -> None:
+        infer = self._take(Infer, pick)
+        if infer is not None:
+            self.host.post(self._answer(infer, more, flag))
+
+    def _answer(self, infer: Infer, more: int, flag: int) -> InferenceFinished:
+        bits = splitmix64(more << 16 | flag)
+        calls: list[AskedCall] = []
+        for _ in range(more % 4):
+            bits = splitmix64(bits)
+            names = [*self._tools, "n\u00f6 tool"]
+            calls.append(
+                AskedCall(
+                    _CALL_IDS[bits % 4],
+                    names[(bits >> 8) % len(names)],
+                    inline(_ARGUMENTS[(bits >> 24) % 4]),
+                    "" if (bits >> 32) % 4 else "not JSON",
+                    _FIELDS[(bits >> 40) % 3],
+                )
+            )
+        return InferenceFinished(
+            infer.run,
+            infer.effect,
+            infer.attempt,
+            infer.epoch,
+            text=inline(_TEXTS[flag % len(_TEXTS)]),
+            calls=tuple(calls),
+            prompt=3 + more % 5,
+            completion=flag % 7,
+            cached=more % 2,
+            cost_nano_usd=None if flag % 3 == 0 else more,
+        )
+
+    def _fail(self, pick: int, more: int, flag: int) -> None:
+        infer = self._take(Infer, pick)
+        if infer is not None:
+            self.host.post(_failure(infer, more, flag))
+
+    def _tool(self, pick: int, more: int, flag: int) -> None:
+        call = self._take(CallTool, pick)
+        if call is not None:
+            self.host.post(_tooled(call, more, flag))
+
+    def _gather(self, pick: int, more: int, flag: int) -> None:
+        gather = self._take(Gather, pick)
+        if gather is not None:
+            files = tuple((name, (inline("text"),)) for name, _, _ in gather.seeds)
+            error = "no such folder" if flag % 3 == 0 else ""
+            self.host.post(Gathered(gather.run, gather.effect, gather.attempt, files, error))
+
+    def _deliver(self, pick: int, more: int, flag: int) -> None:
+        deliver = self._take(Deliver, pick)
+        if deliver is not None:
+            self.host.post(_delivered(deliver, accepted=flag % 3 != 0, retryable=more % 2 == 0))
+
+    def _late(self, pick: int, more: int, flag: int) -> None:
+        """The outcome of an attempt that a dead host had made."""
+        if not self.host.lost:
+            return
+        command = self.host.lost.pop(pick % len(self.host.lost))
+        if isinstance(command, Infer):
+            self.host.post(self._answer(command, more, flag))
+        elif isinstance(command, CallTool):
+            self.host.post(_tooled(command, more, flag))
+
+    def _control(self, pick: int, more: int, flag: int) -> None:
+        run = self._run(pick)
+        if run is not None:
+            kind = (Pause, Resume, Resume, Cancel)[more % 4]
+            self.host.post(kind(run, self._next_ticket()))
+
+    def _message(self, pick: int, more: int, flag: int) -> None:
+        run = self._run(pick)
+        if run is not None:
+            region = ("", "notes", "none")[flag % 3]
+            text = inline(_TEXTS[more % len(_TEXTS)])
+            self.host.post(Post(run, text, self._next_ticket(), "someone", region))
+
+    def _decide(self, pick: int, more: int, flag: int) -> None:
+        run = self._run(pick)
+        if run is None:
+            return
+        turn = self.host.world.find(run, Turn) if run in self.host.world else None
+        parked = [
+            call.call_id
+            for call in (() if turn is None else turn.calls)
+            if call.state in ("asked", "unknown") or flag % 4 == 0
+        ]
+        call_id = parked[more % len(parked)] if parked else "none"
+        verdict = _VERDICTS[flag % len(_VERDICTS)]
+        self.host.decide(Decide(run, call_id, verdict, self._next_ticket()))
+
+    def _release(self, pick: int, more: int, flag: int) -> None:
+        run = self._run(pick)
+        if run is not None:
+            self.host.post(Release(run, self._next_ticket()))
+
+    def _sleep(self, pick: int, more: int, flag: int) -> None:
+        self.host.sleep(_LATE_MS[pick % 4])
+
+    def _offer(self, pick: int, more: int, flag: int) -> None:
+        given = self._cast.offer
+        some = (given.providers, given.providers[:1], given.providers[1:], ())[pick % 4]
+        tools = given.tools if more % 3 else given.tools[more % max(1, len(given.tools)) :]
+        offer = Offer(some, tools, given.contexts)
+        self.host.post(Configured(None, offer))
+
+    def _crash(self, pick: int, more: int, flag: int) -> None:
+        drive = flag % 4 != 0
+        self.host.crash(before_release=pick % 3 == 0, drive=drive, away_ms=more)
+        if more % 2:
+            self.host.commit()
+
+    def _commit(self, pick: int, more: int, flag: int) -> None:
+        self.host.commit()
+
+    def _cut(self, pick: int, more: int, flag: int) -> None:
+        self.host.cut()
+
+    # --- the ending -----------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Whatever happened: once everything is answered, each run ends."""
+        host = self.host
+        host.crash()
+        host.commit()
+        for _ in range(_ENDING_ROUNDS_MAX):
+            left = [n for n in self._runs if n in host.world and not self._status(n).is_ended]
+            before = host.digest
+            for n in left:
+                self._help(n)
+            host.commit()
+            answered = self._answer_all()
+            if not left and not answered and host.caches.next_due_ms() is None:
+                break
+            # Alone, the passing of time changes nothing but the counters.
+            moved = answered or host.digest != before
+            due = host.sleep(400_000).changes
+            host.commit()
+            if left and not moved and not due and not host.commands:
+                marker = host.world.marker(left[0])
+                raise Breached("stuck", f"run {left[0]}: {self._status(left[0]).wire()}, {marker}")
+        else:
+            raise Breached("stuck", f"runs {left} go on for ever")
+        held = {key: value for key, value in host.caches.snapshot().items() if key in _OVER}
+        if any(held.values()):
+            raise Breached("stuck", f"nothing runs, and there is left {held}")
+        check_runs(host.world, list(host.world.owners()))
+
+    def _status(self, n: int) -> RunStatus:
+        return self.host.world.get(n, Status).status
+
+    def _answer_all(self) -> bool:
+        host = self.host
+        commands, host.commands = host.commands, []
+        answers: list[Input] = []
+        for command in commands:
+            answer = _good(command)
+            if answer is not None:
+                answers.append(answer)
+        for answer in answers:
+            host.post(answer)
+        host.commit()
+        return bool(answers)
+
+    def _help(self, n: int) -> None:
+        host = self.host
+        status = host.world.get(n, Status)
+        if status.status is RunStatus.PAUSED:
+            host.post(Resume(n, self._next_ticket()))
+            status = host.world.get(n, Status)
+        if status.status is not RunStatus.WAITING_INPUT or status.waiting is None:
+            return
+        if status.waiting.reason == "needs_setup":
+            host.post(Resume(n, self._next_ticket()))
+        turn = host.world.find(n, Turn)
+        for call in () if turn is None else turn.calls:
+            if call.state in ("asked", "unknown"):
+                verdict = "deny" if call.state == "asked" else "done"
+                host.decide(Decide(n, call.call_id, verdict, self._next_ticket()))
+
+
+_OVER: Final = ("in_use", "waiting", "due")
+"""Caches that are empty when every run has ended."""
+
+
+def _fields(plants: Plants) -> tuple[int, ...]:
+    return tuple(getattr(plants, name) for name in plants.__struct_fields__)
+
+
+def _good(command: Command) -> Input | None:
+    """The outcome that lets a run go on; None for a command that has none."""
+    match command:
+        case Infer():
+            return InferenceFinished(
+                command.run,
+                command.effect,
+                command.attempt,
+                command.epoch,
+                text=inline("DONE"),
+                prompt=1,
+            )
+        case CallTool():
+            return ToolFinished(
+                command.run, command.effect, command.attempt, command.epoch, result=inline("ok")
+            )
+        case Gather():
+            return Gathered(command.run, command.effect, command.attempt)
+        case Deliver():
+            return _delivered(command, accepted=True, retryable=False)
+        case _:
+            return None
+
+
+def _failure(infer: Infer, more: int, flag: int) -> InferenceFinished:
+    return InferenceFinished(
+        infer.run,
+        infer.effect,
+        infer.attempt,
+        infer.epoch,
+        error_kind=_KINDS[more % len(_KINDS)].value,
+        error="no \U0001fae8",
+        retry_after_ms=(None, 0, 5_000)[flag % 3],
+        charged=flag % 2 == 0,
+    )
+
+
+def _tooled(call: CallTool, more: int, flag: int) -> ToolFinished:
+    return ToolFinished(
+        call.run,
+        call.effect,
+        call.attempt,
+        call.epoch,
+        result=inline(_TEXTS[more % len(_TEXTS)]),
+        is_error=flag % 4 == 0,
+        unknown=flag % 5 == 0,
+        workspace_lost=flag % 16 == 0,
+        modified=("a",) if call.tool == "edit" else (),
+    )
+
+
+def _delivered(deliver: Deliver, *, accepted: bool, retryable: bool) -> Delivered:
+    delivery = deliver.delivery
+    return Delivered(
+        deliver.run,
+        delivery.number,
+        delivery.attempt,
+        delivery.epoch,
+        "200 OK" if accepted else "503 Busy",
+        accepted=accepted,
+        retryable=retryable,
+    )
