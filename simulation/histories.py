@@ -14,13 +14,11 @@ from msgspec import Struct
 from leviath.components.commands import CallTool, Deliver, Gather, Infer
 from leviath.components.context import AskedCall
 from leviath.components.effects import Turn
-from leviath.components.error_kind import ErrorKind
 from leviath.components.identity import Launch
 from leviath.components.inputs import (
     Cancel,
     Configured,
     Decide,
-    Delivered,
     Gathered,
     InferenceFinished,
     Pause,
@@ -28,7 +26,6 @@ from leviath.components.inputs import (
     Release,
     Resume,
     Spawn,
-    ToolFinished,
 )
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
@@ -36,12 +33,12 @@ from leviath.components.text import inline
 from leviath.components.world_facts import Offer
 from leviath.simulation.checkers import Breach, Breached, check_runs
 from leviath.simulation.model_host import ModelHost, Plants
+from leviath.simulation.outcomes import TEXTS, delivered, failure, good, tooled
 from leviath.systems.draw import splitmix64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leviath.components.commands import Command
     from leviath.components.inputs import Input
     from leviath.simulation.torture_cast import Cast
 
@@ -51,7 +48,6 @@ ACTS_MIN: Final = 6
 ACTS_MAX: Final = 40
 _ENDING_ROUNDS_MAX: Final = 400
 _LATE_MS: Final = (1, 1_000, 61_000, 700_000)
-_TEXTS: Final = ("", "done", "DONE", "first", "go to LAST-ONE", "\u0130\u1e9e\U0001fae8", "x" * 300)
 _CALL_IDS: Final = ("", "a", "b", "c" * 200)
 _ARGUMENTS: Final = ("{}", '{"a": 1}', "[", "\u2028")
 _FIELDS: Final = (
@@ -59,7 +55,6 @@ _FIELDS: Final = (
     (("content", inline("result")),),
     (("region", inline("notes")), ("content", inline("note"))),
 )
-_KINDS: Final = tuple(ErrorKind)
 _VERDICTS: Final = ("again", "done", "stop", "allow", "deny", "?")
 
 
@@ -281,7 +276,7 @@ class _Stage:
             infer.effect,
             infer.attempt,
             infer.epoch,
-            text=inline(_TEXTS[flag % len(_TEXTS)]),
+            text=inline(TEXTS[flag % len(TEXTS)]),
             calls=tuple(calls),
             prompt=3 + more % 5,
             completion=flag % 7,
@@ -292,12 +287,12 @@ class _Stage:
     def _fail(self, pick: int, more: int, flag: int) -> None:
         infer = self._take(Infer, pick)
         if infer is not None:
-            self.host.post(_failure(infer, more, flag))
+            self.host.post(failure(infer, more, flag))
 
     def _tool(self, pick: int, more: int, flag: int) -> None:
         call = self._take(CallTool, pick)
         if call is not None:
-            self.host.post(_tooled(call, more, flag))
+            self.host.post(tooled(call, more, flag))
 
     def _gather(self, pick: int, more: int, flag: int) -> None:
         gather = self._take(Gather, pick)
@@ -309,7 +304,7 @@ class _Stage:
     def _deliver(self, pick: int, more: int, flag: int) -> None:
         deliver = self._take(Deliver, pick)
         if deliver is not None:
-            self.host.post(_delivered(deliver, accepted=flag % 3 != 0, retryable=more % 2 == 0))
+            self.host.post(delivered(deliver, accepted=flag % 3 != 0, retryable=more % 2 == 0))
 
     def _late(self, pick: int, more: int, flag: int) -> None:
         """The outcome of an attempt that a dead host had made."""
@@ -319,7 +314,7 @@ class _Stage:
         if isinstance(command, Infer):
             self.host.post(self._answer(command, more, flag))
         elif isinstance(command, CallTool):
-            self.host.post(_tooled(command, more, flag))
+            self.host.post(tooled(command, more, flag))
 
     def _control(self, pick: int, more: int, flag: int) -> None:
         run = self._run(pick)
@@ -331,7 +326,7 @@ class _Stage:
         run = self._run(pick)
         if run is not None:
             region = ("", "notes", "none")[flag % 3]
-            text = inline(_TEXTS[more % len(_TEXTS)])
+            text = inline(TEXTS[more % len(TEXTS)])
             self.host.post(Post(run, text, self._next_ticket(), "someone", region))
 
     def _decide(self, pick: int, more: int, flag: int) -> None:
@@ -413,7 +408,7 @@ class _Stage:
         commands, host.commands = host.commands, []
         answers: list[Input] = []
         for command in commands:
-            answer = _good(command)
+            answer = good(command)
             if answer is not None:
                 answers.append(answer)
         for answer in answers:
@@ -444,67 +439,3 @@ _OVER: Final = ("in_use", "waiting", "due")
 
 def _fields(plants: Plants) -> tuple[int, ...]:
     return tuple(getattr(plants, name) for name in plants.__struct_fields__)
-
-
-def _good(command: Command) -> Input | None:
-    """The outcome that lets a run go on; None for a command that has none."""
-    match command:
-        case Infer():
-            return InferenceFinished(
-                command.run,
-                command.effect,
-                command.attempt,
-                command.epoch,
-                text=inline("DONE"),
-                prompt=1,
-            )
-        case CallTool():
-            return ToolFinished(
-                command.run, command.effect, command.attempt, command.epoch, result=inline("ok")
-            )
-        case Gather():
-            return Gathered(command.run, command.effect, command.attempt)
-        case Deliver():
-            return _delivered(command, accepted=True, retryable=False)
-        case _:
-            return None
-
-
-def _failure(infer: Infer, more: int, flag: int) -> InferenceFinished:
-    return InferenceFinished(
-        infer.run,
-        infer.effect,
-        infer.attempt,
-        infer.epoch,
-        error_kind=_KINDS[more % len(_KINDS)].value,
-        error="no \U0001fae8",
-        retry_after_ms=(None, 0, 5_000)[flag % 3],
-        charged=flag % 2 == 0,
-    )
-
-
-def _tooled(call: CallTool, more: int, flag: int) -> ToolFinished:
-    return ToolFinished(
-        call.run,
-        call.effect,
-        call.attempt,
-        call.epoch,
-        result=inline(_TEXTS[more % len(_TEXTS)]),
-        is_error=flag % 4 == 0,
-        unknown=flag % 5 == 0,
-        workspace_lost=flag % 16 == 0,
-        modified=("a",) if call.tool == "edit" else (),
-    )
-
-
-def _delivered(deliver: Deliver, *, accepted: bool, retryable: bool) -> Delivered:
-    delivery = deliver.delivery
-    return Delivered(
-        deliver.run,
-        delivery.number,
-        delivery.attempt,
-        delivery.epoch,
-        "200 OK" if accepted else "503 Busy",
-        accepted=accepted,
-        retryable=retryable,
-    )

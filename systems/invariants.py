@@ -210,7 +210,12 @@ def _plainly_at_work(world: World, n: int, row: Row) -> bool:
         for call in turn.calls:
             if call.effect != number and call.state != "done":
                 return False
+            if (call.result is not None) != (call.state == "done"):
+                return False
     else:
+        return False
+    tree: Tree = row[Tree]
+    if tree.parent or tree.depth:
         return False
     cost: Cost = row[Cost]
     stage: Stage = row[Stage]

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from leviath.components.base import Component
 from leviath.components.commands import CallTool, Infer
 from leviath.components.context import AskedCall, Context
-from leviath.components.effects import Effects
+from leviath.components.effects import Effects, Turn
 from leviath.components.errors import WorldError
-from leviath.components.identity import Identity, Launch
+from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.inputs import HostClosing, Pause, Resume, Slept, Spawn
 from leviath.components.marker import Marker
 from leviath.components.outbox import Delivery, Outbox
@@ -245,6 +245,15 @@ def test_every_invariant_can_fail() -> None:
     owed = replace(owed, epoch=epoch)
     hand.world.put(run, Outbox((owed,)))
     assert broken(hand.world, [run], deep=False) == [(run, "every open delivery goes out")]
+    seen.update(name for _, name in broken(hand.world, [run]))
+    plant(Tree, parent=1)
+    hand = Hand(tools=TOOLS)
+    run = hand.spawn(ONE)
+    hand.reply("", ("a", "look", "{}"))
+    turn = hand.world.get(run, Turn)
+    hand.world.put(run, Turn(turn.text, (replace(turn.calls[0], state="done"),), counted=True))
+    seen.update(name for _, name in broken(hand.world, [run], deep=False))
+    hand.world.remove(run, Turn)
     seen.update(name for _, name in broken(hand.world, [run]))
     assert seen == {name for name, _ in INVARIANTS}
 
