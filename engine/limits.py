@@ -72,7 +72,7 @@ CUT_BYTES: Final = 16 * MIB
 CUT_INTERVAL_MS: Final = 60_000
 """At most this long between cuts while anything changes."""
 MIRROR_INTERVAL_MS: Final = 1_000
-"""A busy run's files are rewritten at most this often."""
+"""How far a busy run's files lag at most, and so how often they are rewritten at most."""
 MIRROR_RUNS_S_MAX: Final = 250
 """Busy runs whose files are rewritten in a second. Beyond it intervals grow;
 what is urgent (a status, a reason to wait, an ending) is never put off."""

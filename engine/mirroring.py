@@ -1,4 +1,6 @@
-"""When which run's files are written: at once when it matters, at most once a second otherwise.
+"""When which run's files are written: at once when it matters, otherwise a second after the first
+turn that they lack, whatever came after it; so a run that is over within a second is written at its
+start and at its end only.
 
 The mirror row is committed before the file, so that a file equal to its new or old digest is known
 to be ours. Files are written by a thread of their own, from durable steps only.
@@ -51,8 +53,6 @@ class Mirror:
 
     def __init__(self, files: FileMirror) -> None:
         self._files = files
-        self._last: dict[int, int] = {}
-        """World time of the newest projection of each run that is busy."""
         self._wrote_busy = False
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
@@ -65,11 +65,15 @@ class Mirror:
         """Take in which runs' files are out of date."""
         # A fleet shares the disk: the more runs wait for their turn, the further these are apart.
         interval_ms = max(MIRROR_INTERVAL_MS, len(self._due) * 1_000 // MIRROR_RUNS_S_MAX)
+        due, later_ms = self._due, now_ms + interval_ms
         for n, urgent in result.mirror.items():
-            self._set(n, now_ms if urgent else max(now_ms, self._last.get(n, 0) + interval_ms))
+            if urgent:
+                self._set(n, now_ms)
+            elif n not in due:
+                due[n] = later_ms
+                heapq.heappush(self._heap, (later_ms, n))
         for n in result.gone:
-            self._due.pop(n, None)
-            self._last.pop(n, None)
+            due.pop(n, None)
 
     def want(self, n: int, at_ms: int) -> None:
         """Project a run at that world time, or earlier when that is due."""
@@ -114,9 +118,5 @@ class Mirror:
             at, n = heapq.heappop(self._heap)
             if self._due.get(n) == at:
                 del self._due[n]
-                self._last[n] = now_ms
                 taken.append(n)
-        if len(self._last) > 4 * (len(self._due) + 1_000):
-            horizon = now_ms - MIRROR_INTERVAL_MS
-            self._last = {n: at for n, at in self._last.items() if at > horizon}
         return taken
