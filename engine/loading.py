@@ -122,43 +122,51 @@ def _read_state(
     mark: Callable[[int], None] | None,
 ) -> Iterator[Loaded]:
     current, count = -1, 0
-    decoders = {name: decoder.decode for name, decoder in DECODERS.items()}
     # Parked runs of one fleet are alike in most parts: what is equal is decoded and kept once.
     shared: dict[tuple[str, bytes], Component] = {}
-    for state in db.state_rows(ended=False):
-        if state.owner != current:
-            current = state.owner
-            count += 1
-            if mark is not None and current:
-                mark(current)
-            if current in suspects:
-                loaded.quarantined[current] = "a host died twice while loading it"
+    row: dict[type[Component], Component] = {}
+    for owner, part, _, _, body in db.state_bodies():
+        if owner != current:
             if count % _SLICE_RUNS == 0:
                 yield loaded
-        if current in loaded.quarantined:
+            current, row = owner, {}
+            count += 1
+            if mark is not None and owner:
+                mark(owner)
+            if owner in suspects:
+                loaded.quarantined[owner] = "a host died twice while loading it"
+            if owner not in loaded.quarantined:
+                owners[owner] = row
+        elif owner in loaded.quarantined:
             continue
-        decode = decoders.get(state.part)
-        if decode is None:
-            raise unknown_part(state.part)
-        body = state.body or b""
-        known = shared.get((state.part, body)) if len(body) <= _SHARED_BYTES_MAX else None
-        if known is not None:
-            owners.setdefault(current, {})[type(known)] = known
-            continue
-        try:
-            component: Component = decode(body)
-        except Exception as error:  # noqa: BLE001 - whatever a decoder makes of damaged bytes
-            if not current and state.part in _TOLD_AGAIN:
-                _log.warning("the world's %s cannot be decoded and is dropped", state.part)
+        component = shared.get((part, body))
+        if component is None:
+            component = _decoded(part, body, owner, loaded)
+            if component is None:
+                if owner:
+                    owners.pop(owner, None)
                 continue
-            if not current:
-                raise Damaged(f"the world's {state.part} cannot be decoded: {error}") from None
-            loaded.quarantined[current] = f"its {state.part} cannot be decoded: {error}"
-            owners.pop(current, None)
-            continue
-        owners.setdefault(current, {})[type(component)] = component
-        if state.part in _ALIKE and len(body) <= _SHARED_BYTES_MAX and len(shared) < _SHARED_MAX:
-            shared[state.part, body] = component
+            if part in _ALIKE and len(body) <= _SHARED_BYTES_MAX and len(shared) < _SHARED_MAX:
+                shared[part, body] = component
+        row[type(component)] = component
+
+
+def _decoded(part: str, body: bytes, owner: int, loaded: Loaded) -> Component | None:
+    """A part of an owner; None for one that is done without, or whose run is quarantined for
+    it."""
+    decoder = DECODERS.get(part)
+    if decoder is None:
+        raise unknown_part(part)
+    try:
+        return decoder.decode(body)
+    except Exception as error:  # noqa: BLE001 - whatever a decoder makes of damaged bytes
+        if owner:
+            loaded.quarantined[owner] = f"its {part} cannot be decoded: {error}"
+        elif part in _TOLD_AGAIN:
+            _log.warning("the world's %s cannot be decoded and is dropped", part)
+        else:
+            raise Damaged(f"the world's {part} cannot be decoded: {error}") from None
+    return None
 
 
 def _redo(db: Database, cut: int, owners: Owners, loaded: Loaded) -> Iterator[Loaded]:

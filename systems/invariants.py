@@ -93,10 +93,13 @@ def _totals_are_sane(world: World, n: int, row: Row) -> bool:
 
 
 def _regions_add_up(world: World, n: int, row: Row) -> bool:
-    return all(
-        region.tokens == sum(entry.tokens for entry in region.entries)
-        for region in row[Context].regions
-    )
+    for region in row[Context].regions:
+        tokens = region.tokens
+        for entry in region.entries:
+            tokens -= entry.tokens
+        if tokens:
+            return False
+    return True
 
 
 def _stage_exists(world: World, n: int, row: Row) -> bool:
@@ -189,40 +192,47 @@ _SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _LONG)
 """Without what costs as much as a run's context is long: that is looked at with the whole world."""
 
 
-def _plainly_at_work(world: World, n: int, row: Row) -> bool:
-    """Whether a run is in one of the two states of a turn and all of ``_SHALLOW`` holds, at a
-    quarter of its price: nine of ten looks end here. False says nothing; then each one is looked
-    at."""
+def _plainly(world: World, n: int, row: Row) -> bool:
+    """Whether a run is in one of the two states of a turn, or parked, and all of ``_SHALLOW``
+    holds, at a quarter of its price: nine of ten looks end here. False says nothing; then each one
+    is looked at."""
     status: Status = row[Status]
-    if status.status is not RunStatus.RUNNING or status.waiting or status.error is not None:
-        return False
     items = row[Effects].items
-    if len(items) != 1 or not items[0].live or row.get(Outbox) is not None:
-        return False
-    marker = row[Position].marker
-    kind = items[0].kind
     turn = row.get(Turn)
-    if marker is Marker.awaiting_inference:
-        if kind != "turn" or turn is not None:
+    marker = row[Position].marker
+    works = status.status is RunStatus.RUNNING and status.waiting is None
+    if works and len(items) == 1 and items[0].live:
+        number, kind = items[0].number, items[0].kind
+        if marker is Marker.awaiting_inference and kind == "turn":
+            if turn is not None:
+                return False
+        elif marker is Marker.awaiting_tools and kind == "tool" and turn is not None:
+            for call in turn.calls:
+                is_done = call.state == "done"
+                if (call.effect != number and not is_done) or (call.result is None) is is_done:
+                    return False
+        else:
             return False
-    elif marker is Marker.awaiting_tools and kind == "tool" and turn is not None:
-        number = items[0].number
-        for call in turn.calls:
-            if call.effect != number and call.state != "done":
-                return False
-            if (call.result is not None) != (call.state == "done"):
-                return False
-    else:
+    elif (
+        works
+        or items
+        or turn is not None
+        or marker is not Marker.awaiting_person
+        or status.status is not RunStatus.WAITING_INPUT
+        or status.waiting is None
+        or clock_runs(status.status, status.waiting)
+    ):
         return False
     tree: Tree = row[Tree]
-    if tree.parent or tree.depth:
+    if tree.parent or tree.depth or row.get(Outbox) is not None:
         return False
     cost: Cost = row[Cost]
     stage: Stage = row[Stage]
     identity: Identity = row[Identity]
     stages = world.blueprints[row[Launch].blueprint].stages
     return (
-        row[Clock].since_ms is not None
+        (row[Clock].since_ms is not None) is works
+        and status.error is None
         and cost.prompt >= 0
         and cost.completion >= 0
         and cost.cached >= 0
@@ -244,7 +254,9 @@ def broken(world: World, owners: Iterable[int], *, deep: bool = True) -> list[tu
         if not n or row is None:
             continue
         try:
-            if not deep and _plainly_at_work(world, n, row):
+            if _plainly(world, n, row) and (
+                not deep or all(holds(world, n, row) for holds in _LONG)
+            ):
                 continue
         except KeyError:
             pass  # a part is missing: the checks below say for which of them

@@ -133,14 +133,26 @@ class World:
 
     def admit(self, owner: int, components: Iterable[Component]) -> None:
         """Create an owner with these components, as part of the step under way."""
+        row = self._enter(owner, components)
+        self.undo_log.extend([(owner, kind, None) for kind in row])
+        self._announce(owner, row)
+
+    def _enter(self, owner: int, components: Iterable[Component]) -> dict[type[Any], Any]:
         if owner in self._entity:
             raise WorldError(f"owner {owner} exists already")
-        entity = self._ecs.create_entity()
+        entity = self._ecs.create_entity(*components)
         self._entity[owner] = entity
         # esper has no call that hands out the row; the package is pinned below its next major.
-        self._entities[owner] = self._ecs._entities[entity]  # noqa: SLF001
-        for component in components:
-            self.put(owner, component)
+        row: dict[type[Any], Any] = self._ecs._entities[entity]  # noqa: SLF001
+        self._entities[owner] = row
+        return row
+
+    def _announce(self, owner: int, row: dict[type[Any], Any]) -> None:
+        """Tell who watches of an owner that came in as a whole."""
+        for kind, watcher in self.watchers.items():
+            component = row.get(kind)
+            if component is not None:
+                watcher(owner, None, component)
 
     def load(self, owner: int, components: Iterable[Component]) -> None:
         """Bring in an owner as it was saved; no change is recorded."""
@@ -148,7 +160,7 @@ class World:
             for component in components:
                 self.put(owner, component)
         else:
-            self.admit(owner, components)
+            self._announce(owner, self._enter(owner, components))
         self.undo_log.clear()
         self._whole.clear()
         self.touched.clear()

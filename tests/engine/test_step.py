@@ -214,8 +214,8 @@ def test_every_invariant_can_fail() -> None:
     seen: set[str] = set()
 
     def plant(part: type[C], **fields: object) -> None:
-        for calls in ((), (("a", "look", "{}"),)):
-            hand = Hand(tools=TOOLS)
+        for calls, tools in (((), TOOLS), ((("a", "look", "{}"),), TOOLS), ((), ())):
+            hand = Hand(tools=tools)  # asks its model, waits for a tool, is parked without one
             run = hand.spawn(ONE)
             if calls:
                 hand.reply("", *calls)
