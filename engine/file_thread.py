@@ -62,6 +62,8 @@ class FileJob(Struct):
     """The version before was written seconds ago: no reader is still at the one before that."""
     is_over: bool = False
     """The run has ended: a folder that is gone was deleted, and stays so."""
+    drops_spare: bool = False
+    """No calm version follows: the spare file that those exchange places with is removed."""
 
     @property
     def key(self) -> Key:
@@ -73,6 +75,10 @@ class Removal(Struct):
 
     run: int
     run_id: str
+
+    @property
+    def key(self) -> Key:
+        return self.run, ""
 
 
 class _State(Struct):
@@ -100,7 +106,8 @@ class FileThread:
         self._jobs: dict[Key, FileJob | Removal] = {}
         self._failed: dict[Key, FileJob] = {}
         self._bytes = 0
-        self._begun: Key | None = None
+        self._begun: frozenset[Key] = frozenset()
+        """What is being written now: files of one run."""
         self._states: dict[int, _State] = {}
         self._finished: set[int] = set()
         """Runs that have ended and of which some file was written."""
@@ -128,7 +135,7 @@ class FileThread:
         None when there is nothing to do: the disk has that version, or it is about to.
         """
         with self._changed:
-            while self._begun == key:
+            while key in self._begun:
                 self._changed.wait()
             waiting = self._jobs.get(key)
             if isinstance(waiting, FileJob):
@@ -164,7 +171,7 @@ class FileThread:
         with self._changed:
             for removal in removals:
                 self._forget(removal.run)
-                self._jobs[removal.run, ""] = removal
+                self._jobs[removal.key] = removal
             failed = list(self._failed.values())
             self._failed.clear()
             self._bytes -= sum(len(job.data) for job in failed)
@@ -196,8 +203,7 @@ class FileThread:
 
     def _prune(self) -> None:
         owed = {key[0] for key in (*self._jobs, *self._failed)} | self._lagging
-        if self._begun is not None:
-            owed.add(self._begun[0])
+        owed.update(key[0] for key in self._begun)
         done = self._finished - owed
         self._finished &= owed
         for run in done:
@@ -240,17 +246,31 @@ class FileThread:
                     self._changed.wait()
                 if not self._jobs:
                     return
-                key = next(iter(self._jobs))
-                job = self._jobs.pop(key)
-                self._begun = key
-                state = self._states.get(key[0])
-            error = self._carry_out(job, state)
+                batch = self._next_batch()
+                self._begun = frozenset(job.key for job in batch)
+                state = self._states.get(batch[0].run)
+            errors = self._carry_out(batch, state)
             with self._changed:
-                self._begun = None
-                if isinstance(job, FileJob):
-                    self._bytes -= len(job.data)
-                    self._note(job, error)
+                self._begun = frozenset()
+                for job, error in zip(batch, errors, strict=True):
+                    if isinstance(job, FileJob):
+                        self._bytes -= len(job.data)
+                        self._note(job, error)
                 self._changed.notify_all()
+
+    def _next_batch(self) -> list[FileJob | Removal]:
+        """The oldest job with those behind it that are about the same run: its folder is opened
+        once for all of them."""
+        batch: list[FileJob | Removal] = []
+        for job in self._jobs.values():
+            if batch and (job.run != batch[0].run or isinstance(job, Removal)):
+                break
+            batch.append(job)
+            if isinstance(job, Removal):
+                break
+        for job in batch:
+            del self._jobs[job.key]
+        return batch
 
     def _note(self, job: FileJob, error: Exception | None) -> None:
         if error is None:
@@ -278,38 +298,68 @@ class FileThread:
             _log.error("run %s: its files cannot be written: %s", run_id, error)
         self._problems[run_id] = str(error)
 
-    def _carry_out(self, job: FileJob | Removal, state: _State | None) -> Exception | None:
+    def _carry_out(
+        self, batch: list[FileJob | Removal], state: _State | None
+    ) -> list[Exception | None]:
+        """What became of each job of one run."""
+        jobs = [job for job in batch if isinstance(job, FileJob)]
         try:
-            if isinstance(job, Removal):
-                self._remove(job)
-            elif state is not None:
-                self._write(job, state)
+            for job in batch:
+                if isinstance(job, Removal):
+                    self._remove(job)
+            if jobs and state is not None:
+                return self._write_some(jobs, state)
         except (OSError, LevError) as error:
-            if isinstance(job, FileJob) and state is not None and not job.append:
-                # The old version stands, as a rule; after a failed sync of the folder the new one.
-                with contextlib.suppress(OSError, LevError):
-                    state.disk[job.name] = self.digest_of(job.run_id, job.name)
-            return error
-        return None
+            for job in jobs:
+                self._look(job, state)
+            return [error] * len(batch)
+        return [None] * len(batch)
 
-    def _write(self, job: FileJob, state: _State) -> None:
-        path = os.path.join(self._runs, job.run_id)
-        folder = self._open(path, job, state)
-        if folder is None:
+    def _look(self, job: FileJob, state: _State | None) -> None:
+        """After a failure the old version stands, as a rule; after a failed sync of the folder the
+        new one."""
+        if state is not None and not job.append:
+            with contextlib.suppress(OSError, LevError):
+                state.disk[job.name] = self.digest_of(job.run_id, job.name)
+
+    def _write_some(self, jobs: list[FileJob], state: _State) -> list[Exception | None]:
+        """Write files of one run; what fails with one of them leaves the others alone."""
+        path = os.path.join(self._runs, jobs[0].run_id)
+        errors: list[Exception | None] = []
+        with contextlib.ExitStack() as stack:
+            folder = self._open(path, jobs[-1], state)
+            if folder is None:
+                return [None] * len(jobs)
+            stack.callback(self._fs.close, folder)
+            below: dict[str, int] = {"": folder}
+            for job in jobs:
+                try:
+                    self._write(job, state, folder, below, stack)
+                except (OSError, LevError) as error:
+                    self._look(job, state)
+                    errors.append(error)
+                else:
+                    errors.append(None)
+        return errors
+
+    def _write(
+        self,
+        job: FileJob,
+        state: _State,
+        folder: int,
+        below: dict[str, int],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        place, _, name = job.name.rpartition("/")
+        if place:
+            self._append(job, place, name, below, stack)
             return
-        try:
-            place, _, name = job.name.rpartition("/")
-            if place:
-                self._write_below(folder, path, place, name, job)
-                return
-            if not (job.is_calm and self._fs is REAL and exchange_file(folder, name, job.data)):
-                write_file_atomic(folder, name, job.data, sync=job.sync, fs=self._fs)
-            state.disk[name] = job.digest
-            if job.is_over:
-                with contextlib.suppress(OSError):
-                    self._fs.unlink(folder, spare_name(name))
-        finally:
-            self._fs.close(folder)
+        if not (job.is_calm and self._fs is REAL and exchange_file(folder, name, job.data)):
+            write_file_atomic(folder, name, job.data, sync=job.sync, fs=self._fs)
+        state.disk[name] = job.digest
+        if job.drops_spare:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(folder, spare_name(name))
 
     def _open(self, path: str, job: FileJob, state: _State) -> int | None:
         """The run's folder, made if need be; None when it was deleted after its run ended."""
@@ -325,19 +375,31 @@ class FileThread:
         state.made = True
         return folder
 
-    def _write_below(self, folder: int, path: str, place: str, name: str, job: FileJob) -> None:
-        """Append in a folder further down, which is made when it is missing."""
+    def _append(
+        self,
+        job: FileJob,
+        place: str,
+        name: str,
+        below: dict[str, int],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        """Append in a folder further down, which is made when it is missing. ``below`` keeps the
+        folders that are open."""
         with self._changed:
             first = job.key not in self._appended
             self._appended.discard(job.key)  # after a failure it is the first again
-        with contextlib.ExitStack() as stack:
-            for part in place.split("/"):
+        folder, path = below[""], ""
+        for part in place.split("/"):
+            path = f"{path}/{part}"
+            known = below.get(path)
+            if known is None:
                 if first:
                     with contextlib.suppress(FileExistsError):
                         self._fs.make_folder(folder, part)
-                path = os.path.join(path, part)
-                folder = stack.enter_context(opened_folder(path, self._fs))
-            append_lines(folder, name, job.data, cut_torn=first, fs=self._fs)
+                whole = os.path.join(self._runs, job.run_id) + path
+                known = below[path] = stack.enter_context(opened_folder(whole, self._fs))
+            folder = known
+        append_lines(folder, name, job.data, cut_torn=first, fs=self._fs)
         with self._changed:
             self._appended.add(job.key)
 

@@ -354,6 +354,7 @@ class _Task:
         sync = status.is_ended and record and self._mirror.sync_ended
         job = FileJob(n, run_id, name, data, digest, sync=sync, is_over=status.is_ended)
         job.is_calm = calm and not status.is_ended
+        job.drops_spare = name == META and status.is_ended
         self._prepared.jobs.append(job)
 
     def _logs(self, n: int, run_id: str, parts: PartRow, status: RunStatus) -> None:
