@@ -278,6 +278,35 @@ class RegionSpec(Node, frozen=True, kw_only=True):
         return max(clipped, self.min_tokens)
 
 
+Join = Literal["all", "fail_all", "first", "quorum"]
+
+
+class FanOutSpec(Node, frozen=True, kw_only=True):
+    """How a stage with mode fan_out splits its work, and what becomes of the results."""
+
+    # Exactly one of the three: an agent by name or path, a stage of this blueprint with
+    # allow_as_worker, or words that the name or description of an installed agent has.
+    worker_agent: str = ""
+    worker_stage: str = ""
+    worker_query: str = ""
+    # Entered with the results; "" for the stage's own transition.
+    merge_stage: str = ""
+    # Where the results go; "" for the conversation.
+    results_region: str = ""
+    # Put behind the stage's system_prompt.
+    split_prompt: str = ""
+    # At work at once; 0 for all.
+    max_workers: int = 30
+    # Of one split; None for no limit but those of the tree.
+    max_items: int | None = None
+    # How often a stage that did not split is run again.
+    max_attempts: int = 3
+    # all waits for every worker, fail_all fails with the first that does, first and quorum go on
+    # with as many successes; who is not needed any more is cancelled.
+    join: Join = "all"
+    quorum: int = 0
+
+
 class StageSpec(Node, frozen=True, kw_only=True):
     """One stage: what the model is told, what it may use, and where the run goes from here."""
 
@@ -311,6 +340,10 @@ class StageSpec(Node, frozen=True, kw_only=True):
     edges: tuple[Edge, ...] = ()
     # False: the run goes on to the next stage in order. True and no edges: the stage is terminal.
     edges_declared: bool = False
+    # Whether the stage waits for all children of its run before it ends.
+    requires_children: bool = False
+    # Of mode fan_out.
+    fan_out: FanOutSpec | None = None
 
 
 class FileTracking(Node, frozen=True, kw_only=True):

@@ -70,6 +70,22 @@ class Gather(Part):
     timeout_ms: int
 
 
+class FindAgent(Part):
+    """Find and check a blueprint that a run named."""
+
+    run: int
+    run_id: str
+    effect: int
+    attempt: int
+    wanted: str
+    """A name or a path; for a query, words of its name or description."""
+    is_query: bool
+    agent_path: str
+    """Folder of the asking run's own blueprint; "" for one built in Python."""
+    workdir: str
+    timeout_ms: int
+
+
 class Abort(Part):
     """End one effect early. Its outcome is still owed."""
 
@@ -94,4 +110,4 @@ class Deliver(Part):
     tree: Tree
 
 
-Command: TypeAlias = Infer | CallTool | Gather | Abort | Stop | Deliver
+Command: TypeAlias = Infer | CallTool | Gather | FindAgent | Abort | Stop | Deliver

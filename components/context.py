@@ -18,6 +18,21 @@ class AskedCall(Part):
     """Text fields of the arguments, for tools that run inside the step."""
 
 
+class Reference(Part):
+    """A text that stands elsewhere, such as another run's result, and how much of it is shown."""
+
+    label: str
+    text: Text
+    bytes_max: int
+    """What of the text is shown; 0 for all of it."""
+
+    @property
+    def shown_bytes(self) -> int:
+        """Size of what is shown, its label aside."""
+        size = self.text.size_bytes
+        return min(size, self.bytes_max) if self.bytes_max else size
+
+
 class Entry(Part):
     """One piece of a region. Its text is by value or by digest, see ``Text``."""
 
@@ -33,6 +48,8 @@ class Entry(Part):
     is_error: bool = False
     key: str = ""
     """Of hashmap and checklist regions."""
+    references: tuple[Reference, ...] = ()
+    """Shown after the text, each under its label."""
 
 
 class Region(Part):

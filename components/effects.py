@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leviath.components.base import Component, Part
+from leviath.components.context import Reference
 from leviath.components.text import Text
 
 
@@ -68,7 +69,8 @@ class Call(Part):
     effect_class: str = ""
     """pure, idempotent or once, as declared when the call was released."""
     state: str = "open"
-    """open, asked (a person decides), unknown (may have happened), done."""
+    """open, asked (a person decides), unknown (may have happened), waiting (for other runs),
+    done."""
     result: Text | None = None
     is_error: bool = False
     modified: tuple[str, ...] = ()
@@ -77,6 +79,8 @@ class Call(Part):
     fault: str = ""
     fields: tuple[tuple[str, Text], ...] = ()
     """Of the asked call, see ``AskedCall``."""
+    references: tuple[Reference, ...] = ()
+    """Of the result, see ``Entry``."""
 
 
 class Turn(Component):

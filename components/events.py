@@ -37,6 +37,29 @@ class Spawned(Event, tag="spawned"):
     stage: str
 
 
+class ChildSpawned(Event, tag="child"):
+    """A run started another one; the child's own events carry its id."""
+
+    child: str
+    agent_name: str
+    depth: int
+    """Of the child."""
+    item: str = ""
+    """Of a fan-out's worker."""
+
+
+class ChildrenJoined(Event, tag="joined"):
+    """A run goes on with what its children handed back."""
+
+    mode: str
+    """all, fail_all, first or quorum."""
+    total: int
+    succeeded: int
+    failed: int
+    stopped: int
+    """Were not needed any more, and are cancelled."""
+
+
 class StatusChanged(Event, tag="status"):
     """A run's status, or what it waits for, changed."""
 
@@ -177,4 +200,6 @@ WorldEvent: TypeAlias = (
     | Ended
     | WebhookDelivered
     | WebhookFailed
+    | ChildSpawned
+    | ChildrenJoined
 )

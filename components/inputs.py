@@ -214,6 +214,21 @@ class Release(_Input, tag="release"):
     ticket: int = 0
 
 
+class AgentFound(_Input, tag="agent"):
+    """The blueprint that a run asked for by name or path. It is on the world's shelf."""
+
+    run: int
+    effect: int
+    attempt: int
+    blueprint: bytes = b""
+    agent_name: str = ""
+    agent_path: str = ""
+    no_output_tools: bool = False
+    read_paths_declared: int | None = None
+    error: str = ""
+    """Why there is none; "" when there is one."""
+
+
 Input: TypeAlias = (
     HostOpened
     | HostClosing
@@ -232,4 +247,5 @@ Input: TypeAlias = (
     | Import
     | Release
     | Delivered
+    | AgentFound
 )

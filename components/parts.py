@@ -10,6 +10,7 @@ import msgspec
 from leviath.components.base import Component
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Inbox, Timers, Turn
+from leviath.components.family import FanOut, Joins, Rounds, Split, TreeUse, Worker
 from leviath.components.identity import Identity, Imported, Launch, Tree
 from leviath.components.outbox import Outbox
 from leviath.components.output import Flags, Output, Title
@@ -40,6 +41,12 @@ RUN_PARTS: Final[tuple[type[Component], ...]] = (
     Flags,
     Title,
     Outbox,
+    TreeUse,
+    Worker,
+    Joins,
+    Split,
+    FanOut,
+    Rounds,
 )
 WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Counters,

@@ -107,6 +107,9 @@ class Stage(Component):
     repeats: tuple[tuple[bytes, int], ...] = ()
     """Call counts by digest of (tool, arguments), for the repetition nudge."""
     readonly_streak: int = 0
+    split: bool = False
+    """This visit of a fan-out stage has split its work."""
+    split_reentries: int = 0
 
 
 class Visits(Component):

@@ -34,6 +34,8 @@ class Status(Component):
     """Set exactly while status is paused: where resume goes."""
     attempt: int = 1
     """How often the run was started: 1, and 1 more for each resume after an ending."""
+    held_by: int = 0
+    """Ordinal of the parent whose pause holds this run too; 0 for a pause of its own."""
 
 
 class Position(Component):

@@ -80,6 +80,20 @@ class Policy(Component):
     """Longest backoff of a delivery; also caps a receiver's Retry-After."""
     deliver_deadline_ms: int = 600_000
     """Of one attempt, waiting for its turn to be sent included."""
+    tree_depth_max: int = 16
+    """Deepest run of a tree, whatever its blueprints allow; a root has depth 0."""
+    tree_children_max: int = 1_000
+    """Children of one run that have not ended."""
+    tree_runs_max: int = 10_000
+    """Runs that the runs of one tree may ever start."""
+    tree_spawns_max: int = 5_000
+    """Of them within one window."""
+    tree_window_ms: int = 60_000
+    tree_moves_max: int = 64
+    """Runs that one step starts, cancels, pauses or resumes because of their parents; the next
+    steps go on. Keeps a step short, however large the tree is."""
+    child_result_bytes_max: int = 65_536
+    """What a parent is shown of all results that one of its calls waited for."""
 
 
 class OfferedModel(Part):

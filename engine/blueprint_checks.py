@@ -21,6 +21,7 @@ from leviath.components.blueprint import (
     Transform,
 )
 from leviath.engine import limits
+from leviath.engine.blueprint_fan_out import check_fan_out, next_stages
 from leviath.engine.blueprint_reader import (
     BOUNDS,
     NAME,
@@ -207,6 +208,7 @@ def _check_stage(blueprint: Blueprint, stage: StageSpec, place: str, faults: Fau
     for route in routing.overrides:
         spot = place_of(f"{place}.tool_routing.overrides", route.tool)
         _check_one_of(spot, route.region, regions, "region", faults)
+    check_fan_out(blueprint, stage, place, faults)
     for spot, edge in zip(edge_places(stage), stage.edges, strict=True):
         _check_edge(blueprint, stage, edge, spot, faults)
 
@@ -269,8 +271,9 @@ def _check_gate(
 
 def _next(blueprint: Blueprint, index: int) -> Iterator[int]:
     stage = blueprint.stages[index]
+    names = {other.name: at for at, other in enumerate(blueprint.stages)}
+    yield from (names[name] for name in next_stages(stage) if name in names)
     if stage.edges_declared:
-        names = {other.name: at for at, other in enumerate(blueprint.stages)}
         yield from (names[edge.to] for edge in stage.edges if edge.to in names)
     elif index + 1 < len(blueprint.stages):
         yield index + 1

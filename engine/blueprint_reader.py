@@ -44,6 +44,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "max_workers": _COUNT,
     "min_tokens": (0, limits.BLUEPRINT_TOKENS_MAX),
     "overflow": _COUNT,
+    "quorum": _COUNT,
     "request_timeout_ms": (1000, limits.BLUEPRINT_REQUEST_TIMEOUT_MS_MAX),
     "request_timeout_secs": (1, limits.BLUEPRINT_REQUEST_TIMEOUT_MS_MAX // 1000),
     "stuck_after_iterations": _COUNT,

@@ -21,6 +21,7 @@ from leviath.components.blueprint import (
     ToolRoute,
     Transform,
 )
+from leviath.engine.blueprint_fan_out import read_fan_out
 from leviath.engine.blueprint_reader import Table, canonical_json, kind_of
 from leviath.engine.blueprint_regions import read_regions
 from leviath.engine.blueprint_unbuilt import Unbuilt, read_sandbox, read_security
@@ -35,18 +36,6 @@ _HOOKS: Final = (
     "on_error",
 )
 _MODEL_REMEDY: Final = "a model needs both provider and model"
-_FAN_OUT_KEYS: Final = (
-    "worker_agent",
-    "worker_stage",
-    "worker_query",
-    "merge_stage",
-    "results_region",
-    "split_prompt",
-    "max_workers",
-    "max_items",
-    "max_attempts",
-    "on_worker_failure",
-)
 
 
 def read_stage(name: str, table: Table, nudge: Nudge, unbuilt: Unbuilt) -> StageSpec:
@@ -80,8 +69,10 @@ def read_stage(name: str, table: Table, nudge: Nudge, unbuilt: Unbuilt) -> Stage
         routing=_routing(table.table("tool_routing")),
         edges=edges,
         edges_declared=edges_declared,
+        requires_children=table.flag("requires_children"),
+        fan_out=read_fan_out(table, mode),
     )
-    _read_unbuilt(table, mode, unbuilt)
+    _read_unbuilt(table, unbuilt)
     table.done()
     return stage
 
@@ -284,11 +275,10 @@ def _result_limits(table: Table) -> dict[str, int]:
     return found
 
 
-def _read_unbuilt(table: Table, mode: StageMode, unbuilt: Unbuilt) -> None:
+def _read_unbuilt(table: Table, unbuilt: Unbuilt) -> None:
     read_security(table, unbuilt)
     read_sandbox(table, unbuilt)
     unbuilt.if_any(table, "available_connectors", table.texts("available_connectors"))
-    unbuilt.if_any(table, "requires_children", table.flag("requires_children"))
     unbuilt.if_any(table, "batch_tool_hint", table.flag("batch_tool_hint"))
     unbuilt.if_any(table, "shell_hint", table.flag("shell_hint"))
     hooks = table.table("hooks")
@@ -299,7 +289,6 @@ def _read_unbuilt(table: Table, mode: StageMode, unbuilt: Unbuilt) -> None:
     for point in table.tables("interaction_points"):
         _interaction_point(point)
     unbuilt.if_any(table, "interaction_points", table.data.get("interaction_points"))
-    _fan_out(table, mode)
 
 
 def _interaction_point(table: Table) -> None:
@@ -317,23 +306,3 @@ def _interaction_point(table: Table) -> None:
     table.texts("edit_options")
     table.text("document_region")
     table.done()
-
-
-def _fan_out(table: Table, mode: StageMode) -> None:
-    if mode is not StageMode.fan_out:
-        for key in _FAN_OUT_KEYS:
-            if key in table.data:
-                table.raw(key)
-                table.fault(key, 'belongs to stages with mode = "fan_out"; remove it')
-        return
-    sources = ("worker_agent", "worker_stage", "worker_query")
-    given = [key for key in sources if table.text(key)]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none"
-        table.fault("mode", f"fan_out needs exactly one of {', '.join(sources)}, has {found}")
-    for key in ("merge_stage", "results_region", "split_prompt"):
-        table.text(key)
-    table.maybe_whole("max_workers")
-    table.maybe_whole("max_items")
-    table.maybe_whole("max_attempts")
-    table.word("on_worker_failure", ("continue", "fail_all"), "continue")

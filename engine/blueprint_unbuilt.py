@@ -29,7 +29,6 @@ _REMEDIES: Final[dict[str, str]] = {
     "compaction": "remove the section, and use sliding_window regions",
     "dynamic_tools": "remove it, and list every tool in available_tools",
     "interaction_points": "remove it, and let a person pause the run instead",
-    "requires_children": "remove it",
     "sandbox": 'remove the section or set kind = "none"',
     "security": "remove the section or set taint_tracking = false",
     "shell_hint": "remove it, and say so in system_prompt",
@@ -48,7 +47,6 @@ _KIND_REMEDIES: Final[dict[RegionKind, str]] = {
 }
 _MODE_REMEDIES: Final[dict[StageMode, str]] = {
     StageMode.interactive_points: 'use mode = "autonomous"',
-    StageMode.fan_out: 'use mode = "autonomous", and work on the items one after another',
 }
 
 

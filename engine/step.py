@@ -19,7 +19,7 @@ from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters
-from leviath.systems import intake, slots, timers
+from leviath.systems import intake, slots, timers, trees
 from leviath.systems.caches import Caches
 from leviath.systems.control import drop_effect, fail_stage, put_down
 from leviath.systems.run import Ack, LedgerFact, Now, Run, Tick
@@ -176,6 +176,8 @@ class Stepper:
                     moved = True
                     for n in list(queue):
                         tick.guard(n, system.__name__, system)
+            if trees.advance(world, tick):
+                moved = True
             if slots.grant(world, tick, self.caches):
                 moved = True
             if not moved:
@@ -226,14 +228,17 @@ class Stepper:
         )
 
     def is_over(self, n: int) -> bool:
-        """Whether a run has ended, nothing of it is outside, and nobody has yet to hear of it."""
+        """Whether a run has ended, nothing of it or below it is outside, and nobody has yet to hear
+        of it."""
         if not Run(self.world, n).status.is_ended or self.world.get(n, Effects).items:
             return False
         box = self.world.find(n, Outbox)
-        return box is None or not box.is_open
+        return (box is None or not box.is_open) and not self.world.trees.has_work_below(n)
 
     def next_due_ms(self, world_ms: int) -> int | None:
-        """World time of the next deadline of a run or a breaker."""
+        """World time of the next deadline of a run or a breaker; now, while trees move on."""
+        if trees.has_more(self.world):
+            return world_ms
         times = [
             at
             for at in (

@@ -85,12 +85,14 @@ class Caches:
         self._stale_loads[owner] = None
 
     def _status(self, owner: int, old: Status | None, new: Status | None) -> None:
+        self.world.trees.status_put(owner, old, new)
         if old is None or new is None or old.status is not new.status:
             self._stale_wants[owner] = None
             self._stale_loads[owner] = None
 
     def _position(self, owner: int, old: Position | None, new: Position | None) -> None:
         self.world.queue_moved(owner, old, new)
+        self.world.trees.position_put(owner, new)
         if (old is not None and old.marker is _READY) or (new is not None and new.marker is _READY):
             self._stale_wants[owner] = None
 
@@ -194,8 +196,11 @@ class Caches:
         runs = self.waiting.get(key, {}).get(root)
         if not runs:
             return None
-        oldest = self.world.get(next(iter(runs)), Position).sequence
-        return (self.root_use.get(key, {}).get(root, 0), oldest, root)
+        oldest = self.world.find(next(iter(runs)), Position)
+        if oldest is None:
+            # Its run has ended since the last look, which comes next and ranks the root again.
+            return None
+        return (self.root_use.get(key, {}).get(root, 0), oldest.sequence, root)
 
     def _rank(self, key: SlotKey, root: int) -> None:
         rank = self._rank_of(key, root)
@@ -322,6 +327,7 @@ class Caches:
             "run_ids": dict(sorted(self.world.by_run_id.items())),
             "keys": dict(sorted(self.world.by_key.items())),
             "queues": self.world.queues(),
+            "trees": self.world.trees.snapshot(),
         }
 
 

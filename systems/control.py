@@ -31,6 +31,15 @@ VERDICTS = {"again": "unknown", "done": "unknown", "stop": "", "allow": "asked",
 """Verdicts, and the call state that each one settles ("" for any)."""
 
 
+RESTING_TURN = (
+    Marker.awaiting_tools,
+    Marker.awaiting_person,
+    Marker.waiting_for_children,
+    Marker.fan_out_waiting,
+)
+"""Markers of a turn whose calls are not all done."""
+
+
 def _refuse(tick: Tick, ticket: int, run: Run, message: str) -> None:
     tick.acks.append(Ack(ticket, run.n, run.run_id, "run_conflict", message))
 
@@ -46,7 +55,11 @@ def take_pause(run: Run, tick: Tick, ask: Pause) -> None:
             f"{run.run_id} has ended ({status.status.wire()}); nothing to pause",
         )
         return
-    if status.status is not RunStatus.PAUSED:
+    if status.held_by:
+        # Held along with its parent until now: from here on by a word of its own.
+        run.put(replace(status, held_by=0, actor=ask.actor, why=ask.why))
+        touch(run, tick, urgent=True)
+    elif status.status is not RunStatus.PAUSED:
         move(
             run,
             tick,
@@ -63,8 +76,13 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
     """Let a paused run go on, drive a run again that waits for set-up, or start an ended one afresh
     from where it stood."""
     status = run.get(Status)
+    holder = _holder(run)
+    if holder:
+        message = f"{run.run_id} is held because its parent {holder} is paused; resume that run"
+        _refuse(tick, ask.ticket, run, message)
+        return
     if status.status is RunStatus.PAUSED:
-        _resume_paused(run, tick, ask.actor)
+        resume_paused(run, tick, ask.actor)
     elif status.status is RunStatus.WAITING_INPUT and _waits_for_nobody(run):
         _drive_again(run, tick, caches, ask.actor)
     elif status.status in (RunStatus.ERROR, RunStatus.CANCELLED):
@@ -85,16 +103,28 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
     tick.acks.append(Ack(ask.ticket, run.n, run.run_id))
 
 
+def _holder(run: Run) -> str:
+    """Id of the paused parent without which a paused run cannot go on; "" for none."""
+    parent = run.world.trees.parent(run.n)
+    if run.status is not RunStatus.PAUSED or not parent or parent not in run.world:
+        return ""
+    above = Run(run.world, parent)
+    return above.run_id if above.status is RunStatus.PAUSED else ""
+
+
 def _waits_for_nobody(run: Run) -> bool:
     """Waiting for set-up, or, brought in from a document, for a question that did not come
     along."""
     waiting = run.get(Status).waiting
     if waiting is not None and waiting.reason == "needs_setup":
         return True
+    if run.world.trees.live.get(run.n):
+        return False
     return run.find(Turn) is None and run.find(Held) is None
 
 
-def _resume_paused(run: Run, tick: Tick, actor: str) -> None:
+def resume_paused(run: Run, tick: Tick, actor: str) -> None:
+    """Let a paused run go on from where it was held."""
     status = run.get(Status)
     back = status.paused_from or RunStatus.RUNNING
     marker = run.marker or Marker.ready_to_infer
@@ -109,7 +139,7 @@ def _resume_paused(run: Run, tick: Tick, actor: str) -> None:
         resume_held(run, tick, held)
     elif back is RunStatus.STARTING and not live:
         stages.enter_first(run, tick)
-    elif run.find(Turn) is not None and marker in (Marker.awaiting_tools, Marker.awaiting_person):
+    elif run.find(Turn) is not None and marker in RESTING_TURN:
         tools.go_on(run, tick)
     else:
         wake_set_up(run, tick)
@@ -243,7 +273,7 @@ def fail_stage(run: Run, tick: Tick, message: str) -> None:
     paused = run.status is RunStatus.PAUSED
     resolving = run.marker is Marker.resolve_transition
     if not stages.has_started(run) and paused:
-        run.put(Stage(run.blueprint.entry, "", outcome=Outcome("errored", message)))
+        run.put(Stage(stages.entry_of(run), "", outcome=Outcome("errored", message)))
     elif stage is None or not stage.name:
         end(run, tick, RunStatus.ERROR, error=message, why="failed before its first stage")
     elif resolving and stage.outcome is not None and stage.outcome.kind == "errored":

@@ -102,6 +102,9 @@ def _admit(
     parts[Identity] = replace(identity, ordinal=ordinal)
     if isinstance(tree, Tree):
         parent = world.by_run_id.get(tree.parent_run_id or "", 0)
+        if parent and world.get(parent, Status).status.is_ended:
+            # It outlived its parent where it comes from: here it stands alone, as deep as it was.
+            parent = 0
         root = world.get(parent, Tree).root if parent else ordinal
         parts[Tree] = replace(tree, parent=parent, root=root)
     if clock_runs(status.status, status.waiting) and clock.since_ms is None:
@@ -128,6 +131,15 @@ def take_release(run: Run, tick: Tick, item: Release) -> None:
         message = (
             f"{run.run_id} has not told its callback address of its ending yet; try again later"
         )
+        tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
+        return
+    parent = run.world.trees.parent(run.n)
+    if parent and parent in run.world and not run.world.get(parent, Status).status.is_ended:
+        message = f"{run.run_id} worked for {run.world.run_id(parent)}, which has not ended"
+        tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
+        return
+    if run.world.trees.has_work_below(run.n):
+        message = f"runs below {run.run_id} have not ended; try again later"
         tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
         return
     tick.acks.append(Ack(item.ticket, run.n, run.run_id))

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leviath.components.inputs import (
+    AgentFound,
     Cancel,
     Configured,
     Decide,
@@ -25,7 +26,7 @@ from leviath.components.inputs import (
     Spawn,
     ToolFinished,
 )
-from leviath.systems import control, importing, opening, spawning, tools
+from leviath.systems import control, importing, joins, opening, spawning, tools
 from leviath.systems.deliveries import take_delivered
 from leviath.systems.inference import take_inference
 from leviath.systems.run import Ack, Run
@@ -86,6 +87,7 @@ FOR_RUN: Final[MappingProxyType[type, Take]] = MappingProxyType(
         InferenceFinished: take_inference,
         ToolFinished: _plain(tools.take_tool),
         Gathered: _plain(spawning.take_gathered),
+        AgentFound: _plain(joins.take_found),
         Pause: _plain(control.take_pause),
         Resume: control.take_resume,
         Cancel: _plain(control.take_cancel),

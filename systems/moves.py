@@ -12,6 +12,7 @@ from leviath.components.context import Entry
 from leviath.components.effects import Call, Effect, Effects, Held, Timers, Turn
 from leviath.components.errors import WorldError
 from leviath.components.events import Ended, StatusChanged
+from leviath.components.family import FanOut, Joins, Split
 from leviath.components.marker import MOVES, TRANSIENT, Marker, pair_is_legal
 from leviath.components.progress import Clock, Cost, Ledgers, Stage, StageTotals, Visits
 from leviath.components.run_status import RunStatus
@@ -80,6 +81,7 @@ def move(
     why: str = "",
     waiting: Waiting | None = None,
     error: str | None = None,
+    held_by: int = 0,
 ) -> None:
     """Change a run's status, and with it marker, clock, files and subscribers."""
     old = run.get(Status)
@@ -96,6 +98,7 @@ def move(
         waiting=waiting,
         paused_from=paused_from,
         attempt=old.attempt + (1 if old.status.is_ended and not status.is_ended else 0),
+        held_by=held_by if status is RunStatus.PAUSED else 0,
     )
     run.put(new)
     _observe_clock(run, tick, new)
@@ -187,6 +190,9 @@ def give_up_work(run: Run, tick: Tick) -> None:
         if run.find(Stage) is not None and turn.counted:
             regions.answer_calls(run, tuple(_result_entry(call) for call in turn.calls))
     run.remove(Held)
+    for kind in (Joins, Split, FanOut):
+        # Children that work for this run itself go on; workers of a fan-out are not needed now.
+        run.remove(kind)
 
 
 def _result_entry(call: Call) -> Entry:
@@ -226,6 +232,15 @@ def park(run: Run, tick: Tick, waiting: Waiting, *, why: str = "") -> None:
         waiting=waiting,
         why=why or waiting.remedy,
     )
+
+
+def still_waiting(run: Run, tick: Tick, outstanding: int) -> None:
+    """Fewer children are outstanding: for the run's files, and nobody's news."""
+    status = run.get(Status)
+    waiting = status.waiting
+    if waiting is not None and waiting.outstanding != outstanding:
+        run.put(replace(status, waiting=replace(waiting, outstanding=outstanding)))
+        touch(run, tick)
 
 
 def unpark(run: Run, tick: Tick, marker: Marker, *, actor: str = "engine", why: str = "") -> None:

@@ -75,6 +75,7 @@ class Tick:
         "guard",
         "mirror",
         "now",
+        "tree_moves",
         "world",
     )
 
@@ -87,6 +88,8 @@ class Tick:
         self.acks: list[Ack] = []
         self.mirror: dict[int, bool] = {}
         """Runs whose files are out of date, and whether that is urgent."""
+        self.tree_moves = 0
+        """Runs that this step started or moved because of their parents."""
         self.guard: Guard = self._unguarded
         """Runs a system over one run of many, so that its failure stays with that run."""
         self._event_base = event_base

@@ -11,6 +11,7 @@ from leviath.components.commands import Gather
 from leviath.components.context import Context, Entry
 from leviath.components.effects import Effect, Effects, Inbox
 from leviath.components.events import Spawned
+from leviath.components.family import Worker
 from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
@@ -61,22 +62,35 @@ def take_spawn(world: World, tick: Tick, spawn: Spawn) -> None:
         message = f"a run called {run_id} exists already; leave the id out to have one made"
         tick.acks.append(Ack(spawn.ticket, 0, run_id, "spawn", message))
         return
+    admit_run(world, tick, spawn, run_id)
+    tick.acks.append(Ack(spawn.ticket, ordinal, run_id))
+
+
+def admit_run(
+    world: World, tick: Tick, spawn: Spawn, run_id: str = "", worker: Worker | None = None
+) -> Run:
+    """Create a run and let it prepare itself. ``run_id`` is not taken; "" has one made."""
+    counters = world.get(WORLD_OWNER, Counters)
+    ordinal = counters.ordinal + 1
+    run_id = run_id or _mint(world, spawn, ordinal, tick.now.wall_ms)
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     blueprint = world.blueprints[spawn.launch.blueprint]
-    world.admit(ordinal, _first_components(world, tick, spawn, blueprint, ordinal, run_id))
+    entry = blueprint.entry if worker is None or worker.entry < 0 else worker.entry
+    components = _first_components(world, tick, spawn, blueprint, ordinal, run_id, entry)
+    world.admit(ordinal, components if worker is None else (*components, worker))
     run = Run(world, ordinal)
-    tick.acks.append(Ack(spawn.ticket, ordinal, run_id))
     tick.events.append(
         Spawned(
             tick.next_event,
             run_id,
             tick.now.wall_ms,
             spawn.agent_name,
-            blueprint.stages[blueprint.entry].name,
+            blueprint.stages[entry].name,
         )
     )
     touch(run, tick, urgent=True)
     _prepare(run, tick, blueprint)
+    return run
 
 
 def _mint(world: World, spawn: Spawn, ordinal: int, wall_ms: int) -> str:
@@ -92,26 +106,38 @@ def _mint(world: World, spawn: Spawn, ordinal: int, wall_ms: int) -> str:
 
 
 def _first_components(
-    world: World, tick: Tick, spawn: Spawn, blueprint: Blueprint, ordinal: int, run_id: str
+    world: World,
+    tick: Tick,
+    spawn: Spawn,
+    blueprint: Blueprint,
+    ordinal: int,
+    run_id: str,
+    entry: int,
 ) -> list[Component]:
     parent = world.find(spawn.parent, Tree) if spawn.parent else None
-    candidates = stages.candidates_of(world, spawn.launch, blueprint.stages[blueprint.entry])
+    candidates = stages.candidates_of(world, spawn.launch, blueprint.stages[entry])
     window = window_tokens(world, candidates)
     return [
         Identity(run_id, ordinal, spawn.agent_name, spawn.agent_path, spawn.key),
         spawn.launch,
-        Tree(
-            spawn.parent,
-            world.run_id(spawn.parent) if parent is not None else None,
-            0 if parent is None else parent.depth + 1,
-            blueprint.max_child_depth,
-            ordinal if parent is None else parent.root,
-        ),
+        _place(world, spawn.parent, parent, blueprint, ordinal),
         Status(RunStatus.STARTING),
         Clock(since_ms=tick.now.world_ms),
         Resolution(None, candidates),
         *_blank(world, spawn.launch.blueprint, blueprint, window),
     ]
+
+
+def _place(
+    world: World, above: int, parent: Tree | None, blueprint: Blueprint, ordinal: int
+) -> Tree:
+    """Where a run stands. What it may allow itself never exceeds what its parent was allowed, and
+    stays when the parent is gone."""
+    if parent is None:
+        return Tree(0, None, 0, blueprint.max_child_depth, ordinal)
+    depth = parent.depth + 1
+    cap = min(parent.max_child_depth, depth + blueprint.max_child_depth)
+    return Tree(above, world.run_id(above), depth, cap, parent.root)
 
 
 def _blank(world: World, digest: bytes, blueprint: Blueprint, window: int) -> tuple[Component, ...]:
@@ -198,7 +224,7 @@ def take_gathered(run: Run, tick: Tick, gathered: Gathered) -> None:
         if status is RunStatus.PAUSED:
             # Told on resume: pausing is a person's word.
             outcome = Outcome("errored", gathered.error)
-            run.put(Stage(run.blueprint.entry, "", outcome=outcome))
+            run.put(Stage(stages.entry_of(run), "", outcome=outcome))
         else:
             end(run, tick, RunStatus.ERROR, error=gathered.error, why="preparation failed")
         return

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from leviath.components.blueprint import Condition
 from leviath.components.effects import Timers
 from leviath.components.events import StageEntered
+from leviath.components.family import Rounds, Worker
 from leviath.components.identity import Launch
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
@@ -66,13 +67,19 @@ def has_started(run: Run) -> bool:
     return stage is not None and bool(stage.name)
 
 
+def entry_of(run: Run) -> int:
+    """Index of the stage that the run begins in."""
+    worker = run.find(Worker)
+    return run.blueprint.entry if worker is None or worker.entry < 0 else worker.entry
+
+
 def enter_first(run: Run, tick: Tick) -> None:
-    """Leave ``starting``: enter the blueprint's entry stage."""
-    blueprint = run.blueprint
-    run.put(Stage(blueprint.entry, ""))
+    """Leave ``starting``: enter the entry stage."""
+    entry = entry_of(run)
+    run.put(Stage(entry, ""))
     if run.status is not RunStatus.RUNNING:
         move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer)
-    enter(run, tick, blueprint.entry)
+    enter(run, tick, entry)
 
 
 def enter(run: Run, tick: Tick, index: int) -> None:
@@ -103,7 +110,10 @@ def enter(run: Run, tick: Tick, index: int) -> None:
         StageEntered(tick.next_event, run.run_id, tick.now.wall_ms, spec.name, previous.name, visit)
     )
     progressed(run, tick)
-    prompt = (regions.entry_of(inline(spec.system_prompt)),) if spec.system_prompt else ()
+    words = spec.system_prompt
+    if spec.fan_out is not None and spec.fan_out.split_prompt:
+        words = f"{words}\n{spec.fan_out.split_prompt}".lstrip("\n")
+    prompt = (regions.entry_of(inline(words)),) if words else ()
     if not regions.replace_all(run, regions.INSTRUCTIONS, prompt):
         fail(
             run,
@@ -111,7 +121,20 @@ def enter(run: Run, tick: Tick, index: int) -> None:
             f"the instructions of stage {spec.name} do not fit their region; shorten them",
         )
         return
+    if spec.fan_out is not None and visit > 1:
+        _frame_split(run, spec.name)
     begin_turn(run, tick)
+
+
+def _frame_split(run: Run, stage: str) -> None:
+    """Tell a stage that splits again what its earlier rounds covered."""
+    rounds = run.find(Rounds) or Rounds()
+    for row in rounds.items:
+        if row.stage == stage:
+            names = ", ".join(row.ids)
+            more = f" and {row.total - len(row.ids)} more" if row.total > len(row.ids) else ""
+            text = f"This is round {row.rounds + 1}. The last one covered {names}{more}."
+            regions.note(run, text + " Split what is left, not what was done.")
 
 
 def _gate_marks(run: Run, spec: StageSpec) -> tuple[tuple[str, bytes], ...]:

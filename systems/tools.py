@@ -22,9 +22,12 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
 from leviath.components.text import Text, inline, tokens_of
 from leviath.components.world_facts import Counters
-from leviath.systems import regions
+from leviath.systems import agent_calls, regions
+from leviath.systems.agent_calls import AGENT_TOOLS, FIND
 from leviath.systems.builtin import run_in_step
 from leviath.systems.moves import park, progressed, set_marker, touch, unpark
+from leviath.systems.parking import find_agent, wait_for_children
+from leviath.systems.reports import tokens_with
 from leviath.systems.stages import begin_turn, fail, is_running
 from leviath.systems.views import offered_tool, view_of
 from leviath.systems.words import quoted
@@ -113,7 +116,7 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
             stage = run.get(Stage)
             run.put(replace(stage, blocked=stage.blocked + 1))
         return _refused(run, tick, call, f"tool {call.tool} is denied by this agent's permissions")
-    if tool.effect_class == IN_STEP:
+    if tool.effect_class == IN_STEP and call.tool not in AGENT_TOOLS:
         result, is_error = run_in_step(run, tick, call)
         return _settled(run, tick, call, result, is_error=is_error)
     call = replace(call, effect_class=tool.effect_class)
@@ -121,6 +124,25 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
     if permission is Permission.ask and not launch.is_unattended and call.tool not in launch.allow:
         return replace(call, state="asked")
     return call
+
+
+def _carry_out_agent_calls(run: Run, tick: Tick) -> bool:
+    """Calls that start, ask or tell other runs: as far as the step itself can take them. True when
+    there are any."""
+    found = False
+    for call in run.get(Turn).calls:
+        if call.effect_class == IN_STEP and call.state == "open":
+            finish(run, tick, agent_calls.admit(run, tick, call))
+            found = True
+    return found
+
+
+def finish(run: Run, tick: Tick, call: Call) -> None:
+    """Put back a call that another system took further, and say so if it is done."""
+    if call.state == "done":
+        assert call.result is not None
+        call = _settled(run, tick, call, call.result, is_error=call.is_error, note=call.note)
+    put_call(run, call)
 
 
 def _refused(run: Run, tick: Tick, call: Call, message: str) -> Call:
@@ -149,6 +171,9 @@ def go_on(run: Run, tick: Tick) -> None:
         if run.status is not RunStatus.WAITING_INPUT:
             park(run, tick, Waiting("tool_approval"), why="a tool call needs a decision")
         return
+    if "open" in states and _carry_out_agent_calls(run, tick):
+        turn = run.get(Turn)
+        states = {call.state for call in turn.calls}
     if "open" in states:
         lacking = lacking_tools(run)
         if lacking:
@@ -159,6 +184,9 @@ def go_on(run: Run, tick: Tick) -> None:
             unpark(run, tick, Marker.awaiting_tools, why="decided")
         else:
             set_marker(run, tick, Marker.awaiting_tools)
+        return
+    if "waiting" in states:
+        wait_for_children(run, tick)
         return
     if run.status is RunStatus.WAITING_INPUT:
         unpark(run, tick, Marker.awaiting_tools, why="decided")
@@ -235,12 +263,19 @@ def _release(run: Run, tick: Tick, turn: Turn) -> None:
 def deadline_ms(run: Run, name: str) -> int:
     """How long one call of a tool may take."""
     tool = offered_tool(run, name)
-    return run.world.policy.tool_deadline_ms if tool is None else tool.deadline_ms
+    policy = run.world.policy
+    if tool is None:
+        return policy.tool_deadline_ms
+    # Tools of the step itself have none: what they may look up outside is a matter of reading.
+    return tool.deadline_ms or policy.gather_deadline_ms
 
 
 def send(run: Run, tick: Tick, call: Call, effect: Effect, timeout_ms: int) -> None:
     """Issue one attempt at a call."""
     launch = run.get(Launch)
+    if call.effect_class == FIND:
+        tick.commands.append(find_agent(run, call, effect))
+        return
     limit = view_of(run).route(call.tool).max_result_tokens
     inline_max = run.world.policy.result_inline_bytes_max
     tick.commands.append(
@@ -400,9 +435,7 @@ def _count(run: Run, call: Call, done: ToolFinished) -> None:
 
 def collect(run: Run, tick: Tick) -> None:
     """All calls of the turn are done: give the model their results in call order, and go on."""
-    turn = run.get(Turn)
-    run.remove(Turn)
-    regions.answer_calls(run, tuple([_route(run, call) for call in turn.calls]))
+    turn = close_turn(run)
     if any(call.note == WORKSPACE_LOST for call in turn.calls):
         fail(run, tick, f"the working directory {run.get(Launch).workdir} is gone")
         return
@@ -411,26 +444,37 @@ def collect(run: Run, tick: Tick) -> None:
     begin_turn(run, tick)
 
 
+def close_turn(run: Run) -> Turn:
+    """Put the results of a turn into the context, in call order."""
+    turn = run.get(Turn)
+    run.remove(Turn)
+    regions.answer_calls(run, tuple([_route(run, call) for call in turn.calls]))
+    return turn
+
+
 def _route(run: Run, call: Call) -> Entry:
     """The call's result as the conversation keeps it; routed content leaves a pointer there."""
     view = view_of(run)
     result = call.result or inline("")
+    references = call.references
     region = view.route(call.tool).region
     routing = view.spec.routing
     if not routing.persist and all(o.tool != call.tool for o in routing.overrides):
         region = "scratch"
     if region != regions.CONVERSATION and not call.is_error:
-        entry = regions.entry_of(result, tool=call.tool)
+        tokens = tokens_with(result, references)
+        entry = Entry(result, tokens, tool=call.tool, references=references)
         if regions.append(run, region, (entry,)):
-            result = inline(f"[the result is in region {region}]")
+            result, references = inline(f"[the result is in region {region}]"), ()
     return Entry(
         result,
-        tokens_of(result.size_bytes),
+        tokens_with(result, references),
         "tool_result",
         (),
         call.call_id,
         call.tool,
         call.is_error,
+        references=references,
     )
 
 

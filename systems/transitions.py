@@ -14,21 +14,27 @@ from msgspec.structs import replace
 from leviath.components.blueprint import Condition, Transform
 from leviath.components.context import Context
 from leviath.components.effects import Turn
+from leviath.components.family import Worker
 from leviath.components.marker import Marker
 from leviath.components.output import Flags, Output
 from leviath.components.progress import Outcome, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.systems import regions
 from leviath.systems.moves import end, set_marker
+from leviath.systems.parking import wait_for_all_children
 from leviath.systems.stages import begin_turn, enter, has_budget, iteration_cap, leave, stuck_edge
 from leviath.systems.views import view_of
 from leviath.systems.words import ascii_lower
 
 if TYPE_CHECKING:
-    from leviath.components.blueprint import Edge, Gate
+    from leviath.components.blueprint import Edge, FanOutSpec, Gate
     from leviath.systems.run import Run, Tick
 
 _DONE = "DONE"
+SPLIT_WANTED = (
+    "This stage splits its work: call fan_out with the items, or reply with nothing but a JSON "
+    "list of them."
+)
 # Classes are spelled out: ``\w`` and ``splitlines`` follow the interpreter's Unicode tables.
 _WORDS = re.compile("[^A-Za-z0-9_-]+")
 _LINES = re.compile("[\r\n]+")
@@ -87,6 +93,24 @@ def _owes(run: Run, tick: Tick) -> bool:
             return True
         flags = run.get(Flags)
         run.put(replace(flags, output_forced=flags.output_forced + 1))
+    owed = None if stage.split else spec.fan_out
+    return owed is not None and _owes_split(run, tick, owed)
+
+
+def _owes_split(run: Run, tick: Tick, fan_out: FanOutSpec) -> bool:
+    """Send the run back for its split; when it was asked often enough, it goes on without."""
+    stage = run.get(Stage)
+    if stage.split_reentries < fan_out.max_attempts and stage.iteration < iteration_cap(run):
+        run.put(replace(stage, split_reentries=stage.split_reentries + 1))
+        regions.note(run, SPLIT_WANTED)
+        begin_turn(run, tick)
+        return True
+    flags = run.get(Flags)
+    run.put(replace(flags, splits_degraded=flags.splits_degraded + 1))
+    regions.note(run, "[limit] the work was not split; it goes on in one piece")
+    if fan_out.merge_stage:
+        enter(run, tick, run.blueprint.stage_index(fan_out.merge_stage))
+        return True
     return False
 
 
@@ -109,6 +133,9 @@ def resolve(run: Run, tick: Tick) -> None:
         return
     _drop_filled(run)
     outcome = stage.outcome
+    if _must_wait(run, outcome):
+        wait_for_all_children(run, tick)
+        return
     if outcome is None:
         if not _owes(run, tick):
             _resolve_normal(run, tick)
@@ -130,6 +157,13 @@ def resolve(run: Run, tick: Tick) -> None:
             _take(run, tick, edge)
 
 
+def _must_wait(run: Run, outcome: Outcome | None) -> bool:
+    """Whether the stage may not end before the run's children do. One that failed may."""
+    if outcome is not None and outcome.kind == "errored":
+        return False
+    return run.stage_spec.requires_children and run.n in run.world.trees.live
+
+
 def _resolve_error(run: Run, tick: Tick, outcome: Outcome) -> None:
     edge = _first(run, Condition.error) or _first(run, Condition.dead_end)
     if edge is None:
@@ -144,7 +178,7 @@ def _resolve_normal(run: Run, tick: Tick) -> None:
     blueprint = run.blueprint
     spec = run.stage_spec
     if not spec.edges_declared:
-        if stage.index + 1 < len(blueprint.stages):
+        if stage.index + 1 < len(blueprint.stages) and not _is_own_worker(run):
             enter(run, tick, stage.index + 1)
         else:
             _finish(run, tick)
@@ -162,6 +196,13 @@ def _resolve_normal(run: Run, tick: Tick) -> None:
         targets = tuple(dict.fromkeys(edge.to for edge in alive))
         run.put(replace(stage, asking=targets))
         set_marker(run, tick, Marker.ready_to_infer)
+
+
+def _is_own_worker(run: Run) -> bool:
+    """A fan-out's worker in a stage of its parent's blueprint: the stages behind it, in order, are
+    the parent's."""
+    worker = run.find(Worker)
+    return worker is not None and worker.entry >= 0
 
 
 def _dead_end(run: Run, tick: Tick) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leviath.components.blueprint import Condition
+from leviath.components.blueprint import Condition, StageMode
 from leviath.components.identity import Launch
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Stage
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leviath.systems.run import Run
 
 SUBMIT_OUTPUT = "submit_output"
+FAN_OUT = "fan_out"
 
 
 class StageView:
@@ -71,6 +72,8 @@ def named(spec: StageSpec) -> tuple[str, ...]:
     names = dict.fromkeys((*spec.available_tools, *spec.required_tools))
     if spec.require_output:
         names[SUBMIT_OUTPUT] = None
+    if spec.mode is StageMode.fan_out:
+        names[FAN_OUT] = None
     return tuple(names)
 
 

@@ -22,11 +22,14 @@ import msgspec
 from leviath.components.changes import Change, Gone, Put, Remove, Splice
 from leviath.components.context import Context, Entry, Region
 from leviath.components.errors import WorldError
-from leviath.components.identity import Identity
+from leviath.components.family import FanOut, Worker
+from leviath.components.identity import Identity, Tree
 from leviath.components.marker import Marker
 from leviath.components.parts import PARTS, RUN_PARTS, WORLD_OWNER
+from leviath.components.progress import Cost
 from leviath.components.status import Position
 from leviath.components.world_facts import Counters, Offer, Policy
+from leviath.systems.tree_index import TreeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,9 +102,15 @@ class World:
         self._whole: set[int] = set()
         """Owners whose context was replaced as a whole in this step, not spliced."""
         self._gone: list[int] = []
+        self.trees = TreeIndex(self)
+        """Who works for whom; see ``systems.tree_index``."""
         self.watchers: dict[type, Any] = {
             Position: self.queue_moved,
             Context: self._context_put,
+            Tree: self.trees.tree_put,
+            Cost: self.trees.cost_put,
+            FanOut: self.trees.fan_out_put,
+            Worker: self._worker_put,
         }
         self._queues: dict[Marker, dict[int, None]] = {marker: {} for marker in Marker}
         self.blueprints: dict[bytes, Blueprint] = {}
@@ -168,8 +177,10 @@ class World:
     def evict(self, owner: int) -> None:
         """Forget a resident run whose state is saved; no change is recorded."""
         row = self._entities[owner]
+        self.trees.leaving(owner, is_kept=True)
         for kind in list(row):
             self._drop(owner, kind)
+        self.trees.left()
         self._forget(owner)
         self.undo_log.clear()
         self._whole.clear()
@@ -394,10 +405,16 @@ class World:
             changes.append(Gone(owner))
             for kind in RUN_PARTS:
                 written[owner, kind.__name__] = None
+            self.trees.leaving(owner, is_kept=False)
             for kind in list(self._entities[owner]):
                 self._drop(owner, kind)
+            self.trees.left()
             self._forget(owner)
         self._gone.clear()
+
+    def _worker_put(self, owner: int, old: Component | None, new: Component | None) -> None:
+        if new is not None:
+            self.trees.unsettled.add(owner)
 
     def _context_put(self, owner: int, old: Component | None, new: Component | None) -> None:
         self._whole.add(owner)

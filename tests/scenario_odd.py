@@ -164,7 +164,8 @@ def play() -> Hand:
             hand.fail(kind.value, ODD[2], infer=infer)
         hand.sleep(500_000)
     for n in range(24):
-        hand.spawn(GRAPH, task=ODD[n % 6], yolo=n % 4 == 3, key=f"k{n % 20}", parent=n // 3)
+        parent = len(ErrorKind) + 1 + n // 3 if n > 2 and n % 5 == 0 else 0
+        hand.spawn(GRAPH, task=ODD[n % 6], yolo=n % 4 == 3, key=f"k{n % 20}", parent=parent)
     for turn in range(60):
         answer(hand, turn)
         people(hand, turn)

@@ -310,28 +310,12 @@ UNBUILT: list[tuple[Keys, object, str, tuple[tuple[Keys, object], ...]]] = [
     (("agent", "shell_hint"), True, "agent: shell_hint: ", ()),
     (("agent", "output", "validator"), "v.rhai", "agent.output: validator: ", ()),
     ((*STAGE, "available_connectors"), ["c"], "stages.a: available_connectors: ", ()),
-    ((*STAGE, "requires_children"), True, "stages.a: requires_children: ", ()),
     ((*STAGE, "batch_tool_hint"), True, "stages.a: batch_tool_hint: ", ()),
     ((*STAGE, "shell_hint"), True, "stages.a: shell_hint: ", ()),
     *(((*STAGE, "hooks", hook), "h.rhai", f"stages.a.hooks: {hook}: ", ()) for hook in HOOKS),
     *(
         (POINT, [{key: value}], "stages.a: interaction_points: ", ())
         for key, value in POINT_VALUES.items()
-    ),
-    *(
-        ((*STAGE, key), value, "stages.a: mode fan_out: ", (FAN_OUT, *more))
-        for key, value, more in (
-            ("worker_agent", "w", ()),
-            ("worker_stage", "b", ()),
-            ("worker_query", "q", ()),
-            ("merge_stage", "b", (WORKER,)),
-            ("results_region", "r", (WORKER,)),
-            ("split_prompt", "s", (WORKER,)),
-            ("max_workers", 0, (WORKER,)),
-            ("max_items", 5, (WORKER,)),
-            ("max_attempts", 5, (WORKER,)),
-            ("on_worker_failure", "fail_all", (WORKER,)),
-        )
     ),
     *(
         ((*owner, "security", "taint_tracking"), True, f"{place}: security: ", ())
