@@ -62,6 +62,13 @@ ROUTING_REPLY_BYTES_MAX: Final = 8 * KIB
 ERROR_TEXT_BYTES_MAX: Final = 2 * KIB
 """What of a provider's error message is kept."""
 
+FAN_OUT_ITEMS_MAX: Final = 10_000
+"""Items of one split that are read at all; what a tree allows is in the policy."""
+ITEM_ID_CHARS_MAX: Final = 64
+"""An item's id names its worker in lists and results."""
+AGENTS_SEARCHED_MAX: Final = 1_000
+"""Folders of installed agents that a search by words looks into."""
+
 # --- durability --------------------------------------------------------------------------------
 NOT_DURABLE_STEPS_MAX: Final = 1024
 """Steps that may run ahead of the disk (architecture 6): bounds memory and what a crash forgets."""

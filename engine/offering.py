@@ -10,6 +10,7 @@ from leviath.components.errors import ConfigError
 from leviath.components.text import text_digest
 from leviath.components.world_facts import Offer, OfferedModel, OfferedTool
 from leviath.engine import arguments
+from leviath.engine.agent_tools import AGENT_TOOL_SPECS
 from leviath.engine.ports import ToolSpec
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ IN_STEP_TOOLS = (
             state="open or done, for checklist items.",
         ),
     ),
+    *AGENT_TOOL_SPECS,
 )
 """Tools that the step itself carries out."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
+from leviath.components.blueprint import StageMode
 from leviath.components.clean import cut_utf8
 from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
@@ -16,6 +17,7 @@ from leviath.components.errors import LevError, ProviderError
 from leviath.components.inputs import InferenceFinished, ToolFinished
 from leviath.components.text import Text, inline
 from leviath.engine import spending
+from leviath.engine.agent_tools import agent_fields, split_reply
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.limits import (
     ERROR_TEXT_BYTES_MAX,
@@ -28,6 +30,7 @@ from leviath.engine.limits import (
 from leviath.engine.ports import InferenceReply, InferenceRequest
 from leviath.engine.prompt import Prompt
 from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
+from leviath.systems.agent_calls import AGENT_TOOLS
 from leviath.systems.inference import CALL_NANO_MAX
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from leviath.components.identity import Identity
     from leviath.components.inputs import Input
     from leviath.engine.callbacks import CallbackSender
+    from leviath.engine.finding import AgentFinder
     from leviath.engine.offering import Offering
     from leviath.engine.ports import CallRequest
     from leviath.engine.texts import Texts
@@ -80,6 +84,8 @@ class Outside:
         """Unix seconds; set by the host."""
         self.read_secret: Callable[[str], str | None] | None = None
         """Reads a secret that an earlier host kept; None in memory."""
+        self.finder: AgentFinder | None = None
+        """Looks agents up that other agents name; set by who opened the world."""
         self._secrets: list[tuple[str, str]] = []
         self._known: dict[str, str] = {}
 
@@ -136,6 +142,10 @@ class Outside:
             _check_count(reply.cost_nano_usd, CALL_NANO_MAX)
         if len(reply.calls) > REPLY_CALLS_MAX:
             raise TypeError(f"{len(reply.calls):,} tool calls in one reply")
+        calls = reply.calls
+        if not calls and command.purpose == "turn" and self._splits(command):
+            split = split_reply(reply.text)
+            calls = () if split is None else (split,)
         limit = ROUTING_REPLY_BYTES_MAX if command.purpose == "routing" else TEXT_INLINE_BYTES_MAX
         return InferenceFinished(
             command.run,
@@ -143,7 +153,7 @@ class Outside:
             command.attempt,
             command.epoch,
             self.texts.intern(reply.text, inline_bytes_max=limit),
-            tuple(self._asked(call) for call in reply.calls),
+            tuple(self._asked(call) for call in calls),
             self.texts.clean(reply.stop_reason),
             usage.prompt,
             usage.completion,
@@ -151,6 +161,10 @@ class Outside:
             usage.cache_write,
             reply.cost_nano_usd,
         )
+
+    def _splits(self, command: Infer) -> bool:
+        stage = self.blueprints[command.blueprint].stages[command.stage_index]
+        return stage.mode is StageMode.fan_out
 
     def _asked(self, call: CallRequest) -> AskedCall:
         arguments = self.texts.clean(call.arguments)
@@ -165,6 +179,8 @@ class Outside:
                 fault = "not a JSON object"
             elif call.name in _FIELDS_OF:
                 fields = self._fields(call.name, value)
+            elif call.name in AGENT_TOOLS:
+                fields, fault = agent_fields(call.name, value, self.texts)
         return AskedCall(
             self.texts.clean(call.id),
             cut_utf8(self.texts.clean(call.name), 256),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from leviath.engine.ports import CallRequest, Message
+from leviath.persistence.references import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +110,7 @@ def _block(region: Region, spec: RegionSpec | None, resolve: Callable[[Text], st
         if spec is not None and spec.describe_in_prompt and spec.description:
             lines.append(spec.description)
     for entry in region.entries:
-        body = resolve(entry.text)
+        body = whole_text(entry, resolve)
         if entry.kind in ("open", "done"):
             body = f"[{'x' if entry.kind == 'done' else ' '}] {entry.key}: {body}"
         elif entry.key:
@@ -131,7 +132,7 @@ def _conversation(entries: tuple[Entry, ...], resolve: Callable[[Text], str]) ->
                 index += 1
             _turn(messages, entry, results, resolve)
         elif entry.kind != "tool_result":
-            messages.append(Message("user", resolve(entry.text)))
+            messages.append(Message("user", whole_text(entry, resolve)))
     return messages
 
 
@@ -154,7 +155,7 @@ def _turn(
     messages.extend(
         Message(
             "tool",
-            resolve(result.text),
+            whole_text(result, resolve),
             call_id=result.call_id,
             tool=result.tool,
             is_error=result.is_error,

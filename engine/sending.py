@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from leviath.components.commands import Abort, CallTool, Deliver, Gather, Infer
+from leviath.components.commands import Abort, CallTool, Deliver, FindAgent, Gather, Infer
 from leviath.engine.delivering import DeliverJob
+from leviath.engine.finding import AgentJob
 from leviath.engine.gathering import GatherJob
 from leviath.engine.lanes import Lane, ThreadLane
 from leviath.engine.limits import CALLBACK_LANE_WORKERS_MAX
@@ -61,6 +62,8 @@ class Sending:
                 self._lane.put(GatherJob(self._outside, command))
             case Deliver():
                 self._callbacks.put(DeliverJob(self._outside, command))
+            case FindAgent():
+                self._lane.put(AgentJob(self._outside, command))
             case Abort():
                 self._abort((command.run, command.effect))
             case _:

@@ -60,7 +60,7 @@ def spawn_request(
     if callback_secret is not None:
         arguments.secret("callback_secret", callback_secret, error=SpawnError)
     return SpawnRequest(
-        agent=_agent(agent),
+        agent=check_agent(agent),
         task=_text("task", task),
         workdir=_path("workdir", workdir, "name a folder"),
         key=_text("key", key, remedy='pass a str; "" is no key'),
@@ -100,7 +100,13 @@ def _path(name: str, value: object, remedy: str) -> str | os.PathLike[str]:
     return path
 
 
-def _agent(value: object) -> Agent:
+def check_agents(values: object) -> list[Agent]:
+    """``values`` when they are a list of what may be an agent. Raises ConfigError, SpawnError."""
+    return [check_agent(value) for value in arguments.items("agents", values, "agents")]
+
+
+def check_agent(value: object) -> Agent:
+    """``value`` when it may name an agent, or be one. Raises SpawnError."""
     if isinstance(value, Blueprint | LoadedBlueprint):
         return value
     return _path("agent", value, "name a blueprint's folder or file, or pass a Blueprint")

@@ -31,6 +31,7 @@ from leviath.engine.limits import (
     REGION_INPUT_BYTES_MAX,
     TASK_BYTES_MAX,
 )
+from leviath.engine.offering import IN_STEP_TOOLS
 from leviath.engine.redaction import NOTHING_KNOWN, Redactor
 from leviath.engine.spawn_request import SpawnRequest
 from leviath.persistence.run_meta_parts import OutputSpec
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     Make = Callable[[int, Outside, World, int], Spawn]
 
-_IN_STEP: Final = ("submit_output", "context_write")
+_IN_STEP: Final = tuple(spec.name for spec in IN_STEP_TOOLS)
 
 
 class Checked(msgspec.Struct, frozen=True):

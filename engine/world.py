@@ -27,6 +27,7 @@ from leviath.components.world_facts import Counters, Policy
 from leviath.engine import arguments
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.clock import RealClock
+from leviath.engine.finding import AgentFinder
 from leviath.engine.host import Host
 from leviath.engine.launching import hosted
 from leviath.engine.limits import CLOSE_GRACE_MS
@@ -43,7 +44,7 @@ from leviath.engine.pricing import PriceTable
 from leviath.engine.redaction import Redactor, credentials
 from leviath.engine.run_handle import RunHandle, ask
 from leviath.engine.settings import check_settings, price_table
-from leviath.engine.spawn_request import spawn_request
+from leviath.engine.spawn_request import check_agents, spawn_request
 from leviath.engine.spawning import Agents, prepare_spawn
 from leviath.engine.tools import Tool, as_tools, builtin_tools
 
@@ -66,10 +67,13 @@ ROWS_MAX = 10_000
 class OpenWorld:
     """An open world. Made by ``open_world``; used from the trio task tree that opened it."""
 
-    def __init__(self, opened: Opened, host: Host, offering: Offering) -> None:
+    def __init__(
+        self, opened: Opened, host: Host, offering: Offering, agents: Sequence[Agent]
+    ) -> None:
         self._opened = opened
         self._host = host
         self._agents = Agents(offering)
+        host.outside.finder = AgentFinder(self._agents, opened.home, agents)
 
     @property
     def home(self) -> Path | None:
@@ -266,6 +270,7 @@ async def open_world(
     prices: PriceTable | Mapping[str, object] | None = None,
     policy: Callable[[Policy], Policy] | None = None,
     builtins: bool = True,
+    agents: Iterable[Agent] = (),
     on_text: Callable[[str, str], None] | None = None,
     drive: bool = True,
     checks: bool = True,
@@ -282,11 +287,12 @@ async def open_world(
 
     ``home`` is the folder of the world: a path, else ``$LEVIATH_HOME/.leviath``, else
     ``~/.leviath``. ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per
-    million tokens by ``provider/model``. ``on_text(run_id, piece)`` hears text as it streams; it
-    is not durable. With ``drive=False`` nothing is sent and no run moves on: only requests are
-    carried out. The values of ``secrets`` and, with ``secret_env``, of environment variables whose
-    name ends like a credential's are hidden in all that is kept: texts, files and logs.
-    ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
+    million tokens by ``provider/model``. ``agents`` may be started by other agents by their name,
+    beside those in the folder ``agents`` of the home. ``on_text(run_id, piece)`` hears text as it
+    streams; it is not durable. With ``drive=False`` nothing is sent and no run moves on: only
+    requests are carried out. The values of ``secrets`` and, with ``secret_env``, of environment
+    variables whose name ends like a credential's are hidden in all that is kept: texts, files and
+    logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
@@ -303,14 +309,16 @@ async def open_world(
         callbacks=callbacks,
         flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
     )
+    installed = check_agents(agents)
     real = clock or RealClock()
     own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
     known = arguments.secrets("secrets", secrets)
     redactor = Redactor((*known, *(credentials(os.environ) if secret_env else ())))
     offering = Offering(providers, own)
     offering.refuse_secrets(redactor)
-    table = price_table(prices)
-    configured = Configured(policy_of(policy, slots), offering.offer, table.component())
+    configured = Configured(
+        policy_of(policy, slots), offering.offer, price_table(prices).component()
+    )
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
     opened.know(redactor)
     async with hosted(
@@ -324,4 +332,4 @@ async def open_world(
         checks=checks,
         grace_ms=grace_ms,
     ) as host:
-        yield OpenWorld(opened, host, offering)
+        yield OpenWorld(opened, host, offering, installed)

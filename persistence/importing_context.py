@@ -12,6 +12,7 @@ from leviath.components.blueprint import RegionKind
 from leviath.components.clean import clean_text
 from leviath.components.context import AskedCall, Context, Entry, Region
 from leviath.components.text import Text
+from leviath.persistence.references import whole_text
 from leviath.persistence.run_documents import (
     TEXT,
     USER_MESSAGE,
@@ -129,7 +130,7 @@ def _asked(call: ToolCallRecord, intern: Callable[[str], Text]) -> AskedCall:
 
 def _record(entry: Entry, resolve: Callable[[Text], str]) -> ContextEntry:
     return ContextEntry(
-        content=resolve(entry.text),
+        content=whole_text(entry, resolve),
         tokens=entry.tokens,
         kind=_kind(entry, resolve),
         metadata={_STATE_KEY: entry.kind} if entry.kind in _ITEM_STATES else None,

@@ -21,6 +21,7 @@ from leviath.components.base import Component
 from leviath.components.context import Context, Entry
 from leviath.components.effects import Call, Effects, Held, Inbox, Timers, Turn
 from leviath.components.errors import Damaged, NewerFormat
+from leviath.components.family import Split
 from leviath.components.identity import Identity, Launch
 from leviath.components.output import Output
 from leviath.components.parts import DECODERS, RUN_PARTS
@@ -133,6 +134,9 @@ def digests_of(parts: Mapping[type[Component], Component]) -> list[bytes]:
     launch = parts.get(Launch)
     if isinstance(launch, Launch) and launch.blueprint:
         found[launch.blueprint] = None
+    split = parts.get(Split)
+    if isinstance(split, Split):
+        found[split.blueprint] = None
     for text in _texts(parts):
         if text.digest:
             found[text.digest] = None
@@ -155,6 +159,8 @@ def _texts(parts: Mapping[type[Component], Component]) -> Iterator[Text]:
                 yield from (message.text for message in component.messages)
             case Output():
                 yield component.content
+            case Split():
+                yield from (item.task for item in component.items)
             case _:
                 pass
 
@@ -162,6 +168,7 @@ def _texts(parts: Mapping[type[Component], Component]) -> Iterator[Text]:
 def _entry_texts(entries: Iterable[Entry]) -> Iterator[Text]:
     for entry in entries:
         yield entry.text
+        yield from (reference.text for reference in entry.references)
         for call in entry.calls:
             yield call.arguments
             yield from (text for _, text in call.fields)
@@ -172,6 +179,7 @@ def _call_texts(calls: Iterable[Call]) -> Iterator[Text]:
         yield call.arguments
         if call.result is not None:
             yield call.result
+        yield from (reference.text for reference in call.references)
         yield from (text for _, text in call.fields)
 
 

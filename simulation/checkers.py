@@ -55,6 +55,10 @@ _OF_SYSTEMS: Final = {
     "a call of the turn has a result when it is done": "calls",
     "every open call has its effect": "calls",
     "parent and child agree": "tree",
+    "a run stands below its parent, which lists it while it is at work": "tree",
+    "a fan-out adds up": "tree",
+    "a run that waits for children has some to wait for": "stuck",
+    "what the runs below a run cost is their sum": "totals",
     "every run that has not ended is owed something": "stuck",
 }
 """Where the invariants of ``systems.invariants`` are counted; the others are ``rules``."""

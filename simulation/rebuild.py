@@ -21,6 +21,7 @@ def rebuild(world: World) -> tuple[World, Caches]:
     fresh.load(WORLD_OWNER, world.parts_of(WORLD_OWNER))
     for owner in sorted(world.owners()):
         fresh.load(owner, world.parts_of(owner))
+    fresh.trees.adopt_departed(world.trees)
     fresh.sequence = world.get(WORLD_OWNER, Counters).sequence
     fresh.sort_queues()
     caches.rebuild_order()

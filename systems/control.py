@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from leviath.components.commands import Stop
 from leviath.components.effects import Effects, Held, Inbox, Message, Timers, Turn
 from leviath.components.events import Ended, StatusChanged
+from leviath.components.family import FanOut, Joins, Split
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
 from leviath.components.progress import Clock, Cost, Ledgers, Outcome, Resolution, Stage
@@ -298,7 +299,7 @@ def put_down(run: Run, tick: Tick, message: str) -> None:
     Writes only what any run has, so that it cannot fail itself. A call in flight is forgotten.
     """
     old = run.get(Status)
-    for kind in (Position, Turn, Held, Timers):
+    for kind in (Position, Turn, Held, Timers, Joins, Split, FanOut):
         run.remove(kind)
     run.put(Effects())
     error = Status(RunStatus.ERROR, error=message, why="put down", attempt=old.attempt)

@@ -17,6 +17,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
 from leviath.systems.deliveries import hold_deliveries
+from leviath.systems.joins import interrupt
 from leviath.systems.moves import clock_runs, move, touch
 from leviath.systems.opening import rest_run, settle_run
 from leviath.systems.run import Ack, Run
@@ -57,6 +58,7 @@ def take_import(world: World, tick: Tick, caches: Caches, item: Import) -> None:
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     _admit(world, tick, parts, identity, ordinal)
     run = Run(world, ordinal)
+    interrupt(run, tick)
     if item.hold:
         hold_deliveries(run)
     if item.hold and RunStatus.PAUSED in MOVES[run.status]:

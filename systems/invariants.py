@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
+from leviath.components.family import FanOut
 from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
 from leviath.components.outbox import Outbox
@@ -17,6 +18,11 @@ from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
 from leviath.systems.moves import clock_runs
 from leviath.systems.regions import group_end
+from leviath.systems.tree_invariants import (
+    TREE_INVARIANTS,
+    stands_below_its_parent,
+    sums_agree,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,11 +190,13 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("a call of the turn has a result when it is done", _turn_results_are_settled),
     ("parent and child agree", _parent_agrees),
     ("every open delivery goes out", _deliveries_move),
+    *TREE_INVARIANTS,
+    ("what the runs below a run cost is their sum", sums_agree),
 )
+_DEEP = (_regions_add_up, _calls_are_answered_once, sums_agree)
 
 
-_LONG = (_regions_add_up, _calls_are_answered_once)
-_SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _LONG)
+_SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _DEEP)
 """Without what costs as much as a run's context is long: that is looked at with the whole world."""
 
 
@@ -241,6 +249,8 @@ def _plainly(world: World, n: int, row: Row) -> bool:
         and stage.index < len(stages) == len(row[Visits].counts)
         and identity.ordinal == n
         and world.by_run_id.get(identity.run_id) == n
+        and (not row[Tree].parent or stands_below_its_parent(world, n, row))
+        and FanOut not in row
     )
 
 

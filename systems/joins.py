@@ -65,6 +65,19 @@ def _start(run: Run, tick: Tick, call: Call, found: AgentFound) -> Call:
     return agent_calls.done(call, f"started {child.run_id}")
 
 
+def interrupt(run: Run, tick: Tick) -> None:
+    """A run came in from its files: what it waited for is not known by the same numbers here."""
+    if run.find(Joins) is None and run.find(FanOut) is None:
+        return
+    turn = run.find(Turn)
+    for call in () if turn is None else turn.calls:
+        if call.state == "waiting":
+            text = "interrupted: the run was moved while it waited; check what its agents did"
+            tools.finish(run, tick, agent_calls.failed(call, text))
+    for kind in (Joins, Split, FanOut):
+        run.remove(kind)
+
+
 # --- children that end --------------------------------------------------------------------------
 
 

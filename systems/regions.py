@@ -193,4 +193,6 @@ def region_mark(run: Run, name: str) -> bytes:
     for entry in () if region is None else region.entries:
         mark.update(entry.text.digest or entry.text.body.encode())
         mark.update(b"\x00" + entry.key.encode() + b"\x01")
+        for reference in entry.references:
+            mark.update(reference.text.digest or reference.text.body.encode())
     return mark.digest()

@@ -3,7 +3,6 @@ order."""
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from leviath.systems.agent_calls import AGENT_TOOLS, FIND
 from leviath.systems.builtin import run_in_step
 from leviath.systems.moves import park, progressed, set_marker, touch, unpark
 from leviath.systems.parking import find_agent, wait_for_children
+from leviath.systems.repetition import nudge_repetition
 from leviath.systems.reports import tokens_with
 from leviath.systems.stages import begin_turn, fail, is_running
 from leviath.systems.views import offered_tool, view_of
@@ -439,7 +439,7 @@ def collect(run: Run, tick: Tick) -> None:
     if any(call.note == WORKSPACE_LOST for call in turn.calls):
         fail(run, tick, f"the working directory {run.get(Launch).workdir} is gone")
         return
-    _nudge_repetition(run, turn)
+    nudge_repetition(run, turn)
     touch(run, tick)
     begin_turn(run, tick)
 
@@ -476,28 +476,3 @@ def _route(run: Run, call: Call) -> Entry:
         call.is_error,
         references=references,
     )
-
-
-def _nudge_repetition(run: Run, turn: Turn) -> None:
-    """Tell a model that repeats itself so, if its blueprint wants that."""
-    limits = run.blueprint.repetition
-    if limits is None:
-        return
-    stage = run.get(Stage)
-    counts = dict(stage.repeats)
-    worst: tuple[int, str] = (0, "")
-    for call in turn.calls:
-        body = call.arguments.digest or call.arguments.body.encode()
-        mark = blake2b(call.tool.encode() + b"\x00" + body, digest_size=8).digest()
-        # Taken out first, so that what is repeated counts as newest and stays.
-        counts[mark] = counts.pop(mark, 0) + 1
-        worst = max(worst, (counts[mark], call.tool))
-    modified = any(call.modified for call in turn.calls)
-    streak = 0 if modified else stage.readonly_streak + len(turn.calls)
-    if worst[0] >= limits.max_repeat_calls:
-        regions.note(run, f"You called {worst[1]} with the same arguments {worst[0]} times.")
-        counts = {}
-    elif streak >= limits.max_readonly_streak:
-        regions.note(run, f"The last {streak} tool calls changed nothing. Act, or finish.")
-        streak = 0
-    run.put(replace(stage, repeats=tuple(counts.items())[-64:], readonly_streak=streak))

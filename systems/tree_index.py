@@ -157,6 +157,10 @@ class TreeIndex:
         """The children that have not ended, oldest first."""
         return tuple(sorted(self.live.get(n, ())))
 
+    def hosted_children(self, n: int) -> tuple[int, ...]:
+        """The children that are in memory, ended or not."""
+        return tuple(sorted(self._hosted.get(n, ())))
+
     def is_within(self, n: int, ancestor: int) -> bool:
         """Whether a run stands below another one."""
         above = self._parent.get(n, 0)
@@ -259,7 +263,8 @@ class TreeIndex:
         """A run came, or is taken back."""
         if owner == self._leaving:
             return
-        parent = 0 if new is None else new.parent
+        # No run stands below itself, whatever a damaged part says: the invariants tell.
+        parent = 0 if new is None or new.parent >= owner else new.parent
         if old is not None and old.parent and old.parent != parent:
             self._parent.pop(owner, None)
             self._unlist(self._hosted, old.parent, owner)
@@ -379,6 +384,17 @@ class TreeIndex:
     def left(self) -> None:
         """The run that was leaving has left."""
         self._leaving = 0
+
+    def adopt_departed(self, other: TreeIndex) -> None:
+        """Take over from another index what no component in memory tells: the children that have
+        left, and the sums that they are part of."""
+        self.departed.update(other.departed)
+        for parent in other.departed:
+            n = parent
+            while n:
+                if n in other.below:
+                    self.below[n] = msgspec.structs.replace(other.below[n])
+                n = other.parent(n)
 
     def snapshot(self) -> dict[str, object]:
         """What a rebuilt world must have alike."""

@@ -14,6 +14,7 @@ from leviath.components.commands import CallTool, Infer
 from leviath.components.context import AskedCall, Context
 from leviath.components.effects import Effects, Turn
 from leviath.components.errors import WorldError
+from leviath.components.family import FanOut
 from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.inputs import HostClosing, Pause, Resume, Slept, Spawn
 from leviath.components.marker import Marker
@@ -22,7 +23,7 @@ from leviath.components.output import Flags
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Clock, Cost, Ledgers, Stage, Visits
 from leviath.components.run_status import RunStatus
-from leviath.components.status import Position, Status
+from leviath.components.status import Position, Status, Waiting
 from leviath.components.text import inline
 from leviath.components.world_facts import Counters, Policy
 from leviath.simulation.hand import Hand
@@ -255,7 +256,23 @@ def test_every_invariant_can_fail() -> None:
     seen.update(name for _, name in broken(hand.world, [run], deep=False))
     hand.world.remove(run, Turn)
     seen.update(name for _, name in broken(hand.world, [run]))
-    assert seen == {name for name, _ in INVARIANTS}
+    assert seen | _planted_in_a_tree() == {name for name, _ in INVARIANTS}
+
+
+def _planted_in_a_tree() -> set[str]:
+    """The invariants that faults between runs break."""
+    hand = Hand(tools=TOOLS)
+    boss = hand.spawn(ONE)
+    child = hand.spawn(TALK, parent=boss)
+    hand.world.put(child, replace(hand.world.get(child, Tree), max_child_depth=99))
+    assert [n for n, _ in broken(hand.world, [child], deep=False)] == [child]
+    hand.world.put(child, FanOut(1))
+    hand.world.trees.below[boss].prompt += 1
+    hand.check = False
+    lone = hand.spawn(TALK)
+    hand.world.put(lone, Status(RunStatus.WAITING_INPUT, waiting=Waiting("children")))
+    hand.world.set_marker(lone, Marker.waiting_for_children)
+    return {name for _, name in broken(hand.world, [boss, child, lone])}
 
 
 # --- cost ---------------------------------------------------------------------------------------
