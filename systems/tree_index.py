@@ -241,8 +241,10 @@ class TreeIndex:
         fan_out: FanOut | None = None if row is None else row.get(FanOut)
         if row is None or fan_out is None or fan_out.started >= fan_out.total:
             return False
-        split: Split = row[Split]
+        split: Split | None = row.get(Split)
         status: Status = row[Status]
+        if split is None:
+            return False
         if status.status.is_ended or status.status is RunStatus.PAUSED:
             return False
         return not split.max_workers or fan_out.started - fan_out.ended < split.max_workers
