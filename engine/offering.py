@@ -76,7 +76,12 @@ def _provider(given: object) -> Provider:
 class Offering:
     """Providers and tools by name, and the digest of each tool's spec."""
 
-    def __init__(self, providers: Sequence[Provider], tools: Iterable[Tool]) -> None:
+    def __init__(
+        self,
+        providers: Sequence[Provider],
+        tools: Iterable[Tool],
+        redactor: Redactor | None = None,
+    ) -> None:
         self.providers: dict[str, Provider] = {}
         for given in arguments.items("providers", providers, "providers"):
             provider = _provider(given)
@@ -100,8 +105,10 @@ class Offering:
         self.bodies: list[bytes] = []
         """Encoded specs, for the entry table."""
         self.offer = self._offer()
+        if redactor is not None:
+            self._refuse_secrets(redactor)
 
-    def refuse_secrets(self, redactor: Redactor) -> None:
+    def _refuse_secrets(self, redactor: Redactor) -> None:
         """Raises ConfigError for a tool that would show a known secret to every model."""
         for spec in self.specs.values():
             if redactor.knows(spec.description) or redactor.knows(spec.schema_json):

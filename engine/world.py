@@ -311,14 +311,12 @@ async def open_world(
     )
     installed = check_agents(agents)
     real = clock or RealClock()
-    own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
     known = arguments.secrets("secrets", secrets)
     redactor = Redactor((*known, *(credentials(os.environ) if secret_env else ())))
-    offering = Offering(providers, own)
-    offering.refuse_secrets(redactor)
-    configured = Configured(
-        policy_of(policy, slots), offering.offer, price_table(prices).component()
-    )
+    own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
+    offering = Offering(providers, own, redactor)
+    rates = price_table(prices).component()
+    configured = Configured(policy_of(policy, slots), offering.offer, rates)
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
     opened.know(redactor)
     async with hosted(

@@ -20,7 +20,6 @@ from leviath.systems.moves import clock_runs
 from leviath.systems.regions import group_end
 from leviath.systems.tree_invariants import (
     TREE_INVARIANTS,
-    stands_below_its_parent,
     sums_agree,
 )
 
@@ -193,10 +192,10 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     *TREE_INVARIANTS,
     ("what the runs below a run cost is their sum", sums_agree),
 )
-_DEEP = (_regions_add_up, _calls_are_answered_once, sums_agree)
+_LONG = (_regions_add_up, _calls_are_answered_once, sums_agree)
 
 
-_SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _DEEP)
+_SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _LONG)
 """Without what costs as much as a run's context is long: that is looked at with the whole world."""
 
 
@@ -249,7 +248,6 @@ def _plainly(world: World, n: int, row: Row) -> bool:
         and stage.index < len(stages) == len(row[Visits].counts)
         and identity.ordinal == n
         and world.by_run_id.get(identity.run_id) == n
-        and (not row[Tree].parent or stands_below_its_parent(world, n, row))
         and FanOut not in row
     )
 

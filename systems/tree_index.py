@@ -107,11 +107,13 @@ class Agenda:
         return iter(sorted(self._members))
 
     def add(self, n: int) -> None:
+        """Put a run on it."""
         if n not in self._members:
             self._members.add(n)
             heapq.heappush(self._heap, n)
 
     def discard(self, n: int) -> None:
+        """Take a run off it, if it is there."""
         self._members.discard(n)
 
     def pop(self) -> int | None:
