@@ -309,12 +309,11 @@ async def open_world(
         callbacks=callbacks,
         flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
     )
-    installed = check_agents(agents)
-    real = clock or RealClock()
+    installed, real = check_agents(agents), clock or RealClock()
     known = arguments.secrets("secrets", secrets)
     redactor = Redactor((*known, *(credentials(os.environ) if secret_env else ())))
-    own = (*(builtin_tools() if builtins else ()), *as_tools(tools))
-    offering = Offering(providers, own, redactor)
+    own = builtin_tools() if builtins else ()
+    offering = Offering(providers, (*own, *as_tools(tools)), redactor)
     rates = price_table(prices).component()
     configured = Configured(policy_of(policy, slots), offering.offer, rates)
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
