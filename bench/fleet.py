@@ -108,6 +108,15 @@ async def spawn_all(world: OpenWorld, agent: Blueprint, count: int, workdir: Pat
     async with trio.open_nursery() as nursery:
         for _ in range(_SPAWNERS):
             nursery.start_soon(some)
+    await until_written(world)
+
+
+async def until_written(world: OpenWorld) -> None:
+    """Until all run files that are due are written: what spawning left to do is not of the
+    turns."""
+    host = host_of(world)
+    while not (host.is_settled and (host.mirror is None or host.mirror.is_idle)):  # noqa: ASYNC110
+        await trio.sleep(0.01)
 
 
 async def hear_ends(world: OpenWorld, count: int, ended: trio.Event) -> None:

@@ -184,6 +184,12 @@ class FileThread:
                 self._thread.start()
             self._changed.notify_all()
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits to be written, and nothing is being written."""
+        with self._changed:
+            return not (self._jobs or self._begun)
+
     def problems(self) -> dict[str, str]:
         """By run id, why its files are not up to date."""
         with self._changed:

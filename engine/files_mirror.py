@@ -169,6 +169,11 @@ class FilesMirror:
         """Wait until everything is written."""
         self.thread.close()
 
+    @property
+    def is_idle(self) -> bool:
+        """Everything that was handed over is written, or failed."""
+        return self.thread.is_idle
+
     def problems(self) -> dict[str, str]:
         """By run id, why the files of a run are not up to date; they are tried again."""
         return self.thread.problems()

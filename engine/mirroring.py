@@ -47,6 +47,11 @@ class FileMirror(Protocol):
         """By run id, why the files of a run are not up to date."""
         ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Everything that was handed over is written, or failed."""
+        ...
+
 
 class Mirror:
     """The schedule of projections."""
@@ -60,6 +65,11 @@ class Mirror:
         self.write = files.write
         self.close = files.close
         self.problems = files.problems
+
+    @property
+    def is_idle(self) -> bool:
+        """The files are as the newest projections say."""
+        return self._files.is_idle
 
     def note(self, result: StepResult, now_ms: int) -> None:
         """Take in which runs' files are out of date."""
