@@ -80,7 +80,7 @@ CUT_INTERVAL_MS: Final = 60_000
 """At most this long between cuts while anything changes."""
 MIRROR_INTERVAL_MS: Final = 1_000
 """How far a busy run's files lag at most, and so how often they are rewritten at most."""
-MIRROR_RUNS_S_MAX: Final = 250
+MIRROR_RUNS_S_MAX: Final = 100
 """Busy runs whose files are rewritten in a second. Beyond it intervals grow;
 what is urgent (a status, a reason to wait, an ending) is never put off."""
 HEARTBEAT_INTERVAL_MS: Final = 30_000

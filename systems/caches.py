@@ -212,16 +212,32 @@ class Caches:
                 fresh = (self._rank_of(key, of) for of in self.waiting[key])
                 heap[:] = sorted(valid for valid in fresh if valid is not None)
 
-    def fairest(self, key: SlotKey) -> int | None:
-        """The oldest waiting run of the root with the fewest live calls here; ties by age."""
+    def fairest(self, key: SlotKey, most: int) -> list[int]:
+        """The oldest waiting run of the root with the fewest live calls here, ties by age; behind
+        it up to ``most`` in all that come next whatever becomes of those before them.
+
+        Those are to be granted, and looked at again: they have left the heap.
+        """
         heap = self._ranks.get(key, [])
-        while heap:
-            root = heap[0][2]
-            if self._rank_of(key, root) == heap[0]:
-                return next(iter(self.waiting[key][root]))
+        waiting = self.waiting.get(key, {})
+        found: dict[int, int] = {}
+        while heap and len(found) < most:
+            rank = heap[0]
+            root = rank[2]
+            # A rank may stand in the heap twice.
+            if root not in found and self._rank_of(key, root) == rank:
+                runs = waiting[root]
+                if len(runs) > 1 and found:
+                    # Which of its runs is next, and when, depends on what it holds by then.
+                    break
+                found[root] = next(iter(runs))
+                self._stale_ranks[key, root] = None
+                if len(runs) > 1:
+                    break
             heapq.heappop(heap)
-        self._ranks.pop(key, None)
-        return None
+        if not heap:
+            self._ranks.pop(key, None)
+        return list(found.values())
 
     def _refresh_want(self, owner: int) -> None:
         old = self._wants.pop(owner, None)

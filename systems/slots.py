@@ -70,10 +70,12 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
         state = _breaker_state(world, tick, key[0])
         if state == "open":
             return _pass_over(world, tick, caches, key) or moved
-        fairest = caches.fairest(key)
-        if fairest is None:
+        room = 1 if state == "probe" else cap - caches.in_use.get(key, 0)
+        chosen = caches.fairest(key, room)
+        if not chosen:
             break
-        tick.guard(fairest, "issue", issue_probe if state == "probe" else issue)
+        for n in chosen:
+            tick.guard(n, "issue", issue_probe if state == "probe" else issue)
         caches.refresh()
         moved = True
     return moved
@@ -248,33 +250,38 @@ def issue(run: Run, tick: Tick) -> None:
     if lacking:
         park(run, tick, missing_tools(lacking))
         return
-    world = run.world
-    stage = run.get(Stage)
-    routing = bool(stage.asking)
+    world_ms = tick.now.world_ms
+    routing = bool(run.get(Stage).asking)
     effects = run.get(Effects)
     pending = _pending(run)
     provider, model = choice_of(run)
+    epoch = run.world.get(WORLD_OWNER, Counters).epoch
     if pending is None:
         visits = run.get(Visits)
+        timeout_ms = max(1_000, call_total_ms(run))
         effect = Effect(
             number=effects.counter + 1,
             kind="routing" if routing else "turn",
             ordinal=1 + (visits.routings if routing else visits.turn_calls),
-            started_ms=tick.now.world_ms,
+            epoch=epoch,
+            due_ms=world_ms + timeout_ms,
+            provider=provider,
+            model=model,
+            started_ms=world_ms,
         )
         others = effects.items
     else:
-        effect = replace(pending, attempt=pending.attempt + 1)
-        others = tuple(e for e in effects.items if e is not pending)
-    timeout_ms = call_timeout_ms(run, effect, tick.now.world_ms)
-    effect = replace(
-        effect,
-        live=True,
-        provider=provider,
-        model=model,
-        epoch=world.get(WORLD_OWNER, Counters).epoch,
-        due_ms=tick.now.world_ms + timeout_ms,
-    )
+        timeout_ms = call_timeout_ms(run, pending, world_ms)
+        effect = replace(
+            pending,
+            attempt=pending.attempt + 1,
+            live=True,
+            provider=provider,
+            model=model,
+            epoch=epoch,
+            due_ms=world_ms + timeout_ms,
+        )
+        others = effects.without(pending)
     run.put(replace(effects, counter=max(effects.counter, effect.number), items=(*others, effect)))
     timers = run.find(Timers)
     if timers is not None and timers.stall_ms is not None:
