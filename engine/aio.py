@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from leviath.engine.preview import Previewed
     from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow, RunRow
+    from leviath.systems.tree_index import Totals
 
 __all__ = ["EventStream", "OnAsyncio", "Run", "World", "open_world"]
 
@@ -336,6 +337,20 @@ class Run:
     def result(self) -> str | None:
         """The final output as text; None when the run has submitted none."""
         return self.handle.result()
+
+    @property
+    def parent(self) -> Run | None:
+        """The run that started this one; None for a root, and for one whose parent is unknown."""
+        handle = self.handle.parent
+        return None if handle is None else Run(self.guest, handle)
+
+    def children(self) -> list[Run]:
+        """The runs that this one started, oldest first, ended ones too."""
+        return [Run(self.guest, handle) for handle in self.handle.children()]
+
+    def total(self) -> Totals:
+        """What the run and all runs below it cost."""
+        return self.handle.total()
 
     def ledger(self) -> list[LedgerRow]:
         """One row for each attempt at a provider call."""

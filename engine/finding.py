@@ -71,16 +71,18 @@ class AgentFinder(Struct):
         return self._checked(Path(command.agent_path) / place, command)
 
     def _query(self, command: FindAgent) -> Checked:
-        words = command.wanted.lower()
+        words, why = command.wanted.lower(), ""
         for name, agent in sorted(self._installed(command), key=lambda item: item[0]):
             try:
                 checked = self._checked(agent, command)
-            except LevError:
+            except LevError as error:
+                why = f"; {error}"
                 continue
             blueprint = checked.blueprint
             if words in name.lower() or words in blueprint.description.lower():
                 return checked
-        raise SpawnError(f"no installed agent's name or description has {command.wanted!r} in it")
+        what = f"no installed agent's name or description has {command.wanted!r} in it"
+        raise SpawnError(what + why)
 
     def _folders(self, command: FindAgent) -> Iterator[Path]:
         if self.home is not None:

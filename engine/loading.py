@@ -16,6 +16,7 @@ from leviath.components.changes import Gone, Put, Splice
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Inbox, Timers
 from leviath.components.errors import Damaged
+from leviath.components.family import Split
 from leviath.components.identity import Identity, Launch
 from leviath.components.outbox import Outbox
 from leviath.components.output import Flags
@@ -24,6 +25,7 @@ from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.world_facts import Counters, Offer, Policy, Prices
+from leviath.engine.tree_loading import fill_departed, missing_parents
 from leviath.persistence.journal import ORIGIN, check_chain, decode_changes
 from leviath.persistence.redo import Owners, apply_changes, decode_part, unknown_part
 
@@ -108,7 +110,12 @@ def load_world(
             raise Damaged("the store has lost the world's own state; restore the home from a copy")
         return
     world.load(WORLD_OWNER, owners.pop(WORLD_OWNER).values())
+    _page_in(db, owners, missing_parents(owners), loaded)
     yield from _fill(world, owners, loaded, blueprint_body)
+    departed = fill_departed(world, db, blueprint_body, list(world.owners()), upwards=True)
+    for count, _ in enumerate(departed):
+        if count % _SLICE_RUNS == 0:
+            yield loaded
     world.sort_queues()
     caches.rebuild_order()
     yield loaded
@@ -239,10 +246,11 @@ def _fill(
         row = owners.pop(owner)
         reason = _missing(row)
         launch = row.get(Launch)
-        if not reason and isinstance(launch, Launch) and launch.blueprint not in world.blueprints:
+        for digest in () if reason else _blueprints_of(launch, row.get(Split)):
+            if digest in world.blueprints:
+                continue
             try:
-                body = blueprint_body(launch.blueprint)
-                world.blueprints[launch.blueprint] = decode_blueprint(body)
+                world.blueprints[digest] = decode_blueprint(blueprint_body(digest))
             except Exception as error:  # noqa: BLE001 - one run's blueprint, not the world's
                 reason = f"its blueprint cannot be read: {error}"
         if reason:
@@ -252,6 +260,12 @@ def _fill(
         _classify(row, owner, loaded)
         if count % _SLICE_RUNS == 0:
             yield loaded
+
+
+def _blueprints_of(launch: object, split: object) -> tuple[bytes, ...]:
+    """Blueprints that a run needs: its own, and that of workers it has yet to start."""
+    own = (launch.blueprint,) if isinstance(launch, Launch) else ()
+    return (*own, split.blueprint) if isinstance(split, Split) else own
 
 
 def _missing(row: dict[type[Component], Component]) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 from leviath.components.base import Component
 from leviath.components.blueprint import decode_blueprint
 from leviath.components.errors import RunNotFound
-from leviath.components.identity import Launch
+from leviath.components.identity import Launch, Tree
 from leviath.components.parts import RUN_PARTS
+from leviath.engine.tree_loading import fill_departed
 from leviath.persistence.redo import decode_part
 from leviath.persistence.run_row import run_row
 
@@ -28,15 +29,21 @@ def saved_parts(reader: Reader, n: int) -> dict[type[Component], Component]:
 
 
 def page_in(world: World, texts: Texts, reader: Reader | None, n: int) -> None:
-    """Bring an ended run back into memory. Changes nothing."""
+    """Bring an ended run back into memory, and its parent, which may have a say in what becomes of
+    it. Changes nothing."""
     if n in world or reader is None:
         return
     parts = saved_parts(reader, n)
+    tree = parts.get(Tree)
+    if isinstance(tree, Tree) and tree.parent:
+        page_in(world, texts, reader, tree.parent)
     if parts:
         launch = parts.get(Launch)
         if isinstance(launch, Launch) and launch.blueprint not in world.blueprints:
             world.blueprints[launch.blueprint] = decode_blueprint(texts.body(launch.blueprint))
         world.load(n, [parts[kind] for kind in RUN_PARTS if kind in parts])
+        for _ in fill_departed(world, reader, texts.body, [n], upwards=False):
+            pass
 
 
 def part_of(world: World, reader: Reader | None, n: int, kind: type[C]) -> C | None:

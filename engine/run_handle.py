@@ -15,7 +15,7 @@ from leviath.components.errors import (
     StorageError,
     WorldError,
 )
-from leviath.components.identity import Launch
+from leviath.components.identity import Launch, Tree
 from leviath.components.inputs import (
     Cancel,
     Decide,
@@ -34,6 +34,7 @@ from leviath.engine.limits import INBOX_INPUTS_MAX, LABEL_BYTES_MAX, MESSAGE_BYT
 from leviath.engine.listening import EventStream
 from leviath.engine.paging import page_in, part_of, row_of
 from leviath.engine.spawning import region_names
+from leviath.engine.tree_reading import children_of, find_run, tree_total
 from leviath.systems.control import VERDICTS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.run import Ack
+    from leviath.systems.tree_index import Totals
 
 CLOSED: Final = "this world was closed before the call ended; open it again"
 
@@ -180,9 +182,30 @@ class RunHandle:
         reader = self._reader
         return [] if reader is None else reader.ledger(self.ordinal)
 
+    @property
+    def parent(self) -> RunHandle | None:
+        """The run that started this one; None for a root, and for one whose parent is unknown."""
+        tree = part_of(self._host.world, self._reader, self.ordinal, Tree)
+        if tree is None or tree.parent_run_id is None:
+            return None
+        found = find_run(self._host.world, self._reader, tree.parent_run_id)
+        return None if found is None else self._other(*found)
+
+    def children(self) -> list[RunHandle]:
+        """Handles of the runs that this one started, oldest first, ended ones too."""
+        rows = children_of(self._host.world, self._reader, self.ordinal, self.run_id)
+        return [self._other(ordinal, run_id) for ordinal, run_id in rows]
+
+    def total(self) -> Totals:
+        """What the run and all runs below it cost: ended, failed and cancelled ones too."""
+        return tree_total(self._host.world, self._reader, self.ordinal, self.run_id)
+
+    def _other(self, ordinal: int, run_id: str) -> RunHandle:
+        return RunHandle(self._host, self._reader, ordinal, run_id)
+
     async def pause(self, *, why: str = "", actor: str = "host") -> None:
-        """Hold the run until it is resumed, over restarts too. Raises RunConflict when it has
-        ended."""
+        """Hold the run until it is resumed, over restarts too, and the runs below it with it.
+        Raises RunConflict when it has ended."""
         who, reason = self._word("actor", actor), self._word("why", why)
         await self._ask(lambda ticket: Pause(self.ordinal, ticket, who, reason))
 
@@ -192,7 +215,10 @@ class RunHandle:
         await self._ask(lambda ticket: Resume(self.ordinal, ticket, who))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
-        """End the run; nothing of it stays alive outside. Raises RunConflict when it has ended."""
+        """End the run and, in steps that follow, those below it; nothing of them stays alive.
+
+        Raises RunConflict when it has ended.
+        """
         who, reason = self._word("actor", actor), self._word("why", why)
         await self._ask(lambda ticket: Cancel(self.ordinal, ticket, who, reason))
 

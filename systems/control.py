@@ -91,6 +91,12 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
             message = f"{run.run_id} ended before its first stage; spawn it again"
             _refuse(tick, ask.ticket, run, message)
             return
+        if run.world.trees.is_unwanted(run.n):
+            message = (
+                f"nobody waits for {run.run_id} any more: its parent, or the fan-out it worked "
+            )
+            _refuse(tick, ask.ticket, run, message + "for, is over; resume the parent, or spawn it")
+            return
         _restart(run, tick, ask.actor)
     else:
         _refuse(

@@ -145,6 +145,8 @@ class TreeIndex:
         self._parent: dict[int, int] = {}
         self._hosted: dict[int, dict[int, None]] = {}
         """The children of a run that are in memory, ended or not."""
+        self._counted: set[int] = set()
+        """Ended children out of memory that nobody can ask about: their cost is counted above."""
         self._returning: set[int] = set()
         """Runs that are being brought back into memory: their cost is counted already."""
         self._leaving = 0
@@ -225,17 +227,24 @@ class TreeIndex:
         parent: Status | None = above.get(Status)
         if status is None or parent is None or status.status.is_ended:
             return ""
-        if parent.status.is_ended:
+        if self.is_unwanted(n):
             return "cancel"
-        if Worker in row:
-            fan_out: FanOut | None = above.get(FanOut)
-            if fan_out is None or n < fan_out.first:
-                return "cancel"
         paused = status.status is RunStatus.PAUSED
         if parent.status is RunStatus.PAUSED:
             held = paused or status.status is RunStatus.COMPLETE_INTERACTIVE
             return "" if held else "pause"
         return "resume" if paused and status.held_by else ""
+
+    def is_unwanted(self, n: int) -> bool:
+        """Whether a run's parent has ended, or the fan-out that it is a worker of is over."""
+        row = self._world.live_rows.get(n)
+        above = self._world.live_rows.get(self._parent.get(n, 0))
+        if row is None or above is None or Status not in above:
+            return False
+        if above[Status].status.is_ended:
+            return True
+        fan_out: FanOut | None = above.get(FanOut)
+        return Worker in row and (fan_out is None or n < fan_out.first)
 
     def may_start(self, n: int) -> bool:
         """Whether a fan-out has items left and room for a worker."""
@@ -277,9 +286,16 @@ class TreeIndex:
             self._parent[owner] = parent
             self._hosted.setdefault(parent, {})[owner] = None
             departed = self.departed.get(parent)
-            if departed is not None and owner in departed:
-                departed.drop(owner)
+            if owner in self._counted or (departed is not None and owner in departed):
+                self._counted.discard(owner)
+                if departed is not None:
+                    departed.drop(owner)
                 self._returning.add(owner)
+        if old is None and owner in self._hosted:
+            # Back in memory, above runs that never left it.
+            below = self.below.setdefault(owner, Totals())
+            for child in self._hosted[owner]:
+                below.add(self.total(child))
 
     def cost_put(self, owner: int, old: Cost | None, new: Cost | None) -> None:
         """A run's own cost changed: so did what is below each run above it."""
@@ -370,7 +386,7 @@ class TreeIndex:
                     above = self._parent.get(above, 0)
         self._unlist(self._hosted, parent, owner)
         self._unlist(self.live, parent, owner)
-        for index in (self.live, self.below, self.departed, self._hosted):
+        for index in (self.live, self.below, self.departed):
             index.pop(owner, None)
         self._parent.pop(owner, None)
         for agenda in (self.unsettled, self.starting, self.waiting):
@@ -388,6 +404,20 @@ class TreeIndex:
     def left(self) -> None:
         """The run that was leaving has left."""
         self._leaving = 0
+
+    def add_departed(
+        self, parent: int, child: int, outcome: Outcome | None, total: Totals, *, upwards: bool
+    ) -> None:
+        """Learn of an ended child that is not in memory: how it ended, if anybody may ask, and
+        what it and the runs below it cost."""
+        if outcome is None:
+            self._counted.add(child)
+        else:
+            self.departed.setdefault(parent, Departed()).add(outcome)
+        n = parent
+        while n and n in self._world:
+            self.below.setdefault(n, Totals()).add(total)
+            n = self._parent.get(n, 0) if upwards else 0
 
     def adopt_departed(self, other: TreeIndex) -> None:
         """Take over from another index what no component in memory tells: the children that have

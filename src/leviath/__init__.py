@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from leviath.providers.scripted import Reply as Reply
     from leviath.providers.scripted import Scripted as Scripted
     from leviath.providers.scripted import tool_call as tool_call
+    from leviath.systems.tree_index import Totals as Totals
 
 __version__ = "0.1.0"
 
@@ -115,6 +116,7 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "ToolSpec",
+    "Totals",
     "Usage",
     "WorldError",
     "__version__",
@@ -160,6 +162,7 @@ _HOMES = {
     "persistence.run_meta": "RunMeta",
     "providers.recorded": "Recorded",
     "providers.scripted": "Failure Reply Scripted tool_call",
+    "systems.tree_index": "Totals",
 }
 """Modules, and the public names that they hold."""
 

@@ -28,7 +28,7 @@ from tree_hands import (
 
 from leviath.components.commands import FindAgent, Infer
 from leviath.components.context import Context
-from leviath.components.events import ChildrenJoined, Spawned, ToolEnded
+from leviath.components.events import ChildrenJoined, ToolEnded
 from leviath.components.family import FanOut, Split, Worker
 from leviath.components.inputs import Cancel, Pause, Resume
 from leviath.components.output import Flags
