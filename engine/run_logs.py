@@ -13,6 +13,7 @@ from leviath.components.events import (
     StageEntered,
     StatusChanged,
     ToolEnded,
+    ToolStarted,
     TurnFinished,
 )
 from leviath.components.inputs import InferenceFinished
@@ -58,9 +59,12 @@ def lines_of(
     """The lines that one step has to tell, in the order in which things happened."""
     replies: dict[str, list[Text]] = {}
     for item in result.inputs:
-        if isinstance(item, InferenceFinished) and not item.error_kind and not item.text.is_empty:
+        if type(item) is InferenceFinished and not item.error_kind and item.text.size_bytes:
             replies.setdefault(run_id(item.run), []).append(item.text)
     for event in result.events:
+        if type(event) is ToolStarted:
+            # A third of all events; its end tells more.
+            continue
         name = event.run_id
         match event:
             case TurnFinished():
