@@ -369,13 +369,14 @@ class _Task:
         ledgers, stage = maybe(parts, Ledgers), maybe(parts, Stage)
         index = {} if ledgers is None else {row.name: i for i, row in enumerate(ledgers.stages)}
         current = 0 if stage is None else stage.index
-        logs: dict[str, list[bytes]] = {}
+        logs: dict[tuple[int, str], list[Line]] = {}
         for line in lines:
-            current = index.get(line.stage, current)
-            name = f"stages/{current}/{line.file}"
-            logs.setdefault(name, []).append(as_bytes(line, self._mirror.redact))
-        for name, chunks in logs.items():
-            job = FileJob(n, run_id, name, b"".join(chunks), append=True)
+            if line.stage:
+                current = index.get(line.stage, current)
+            logs.setdefault((current, line.file), []).append(line)
+        for (stage_index, file), some in logs.items():
+            name = f"stages/{stage_index}/{file}"
+            job = FileJob(n, run_id, name, as_bytes(some, self._mirror.redact), append=True)
             job.is_over = status.is_ended
             self._prepared.jobs.append(job)
 

@@ -97,9 +97,11 @@ def _tokens(event: TurnFinished) -> str:
     )
 
 
-def as_bytes(line: Line, redact: Callable[[str], str]) -> bytes:
-    """The line as it is appended: redacted, and one line in a log of lines."""
-    text = redact(line.text)
-    if line.file == LOGS:
-        text = text.replace("\n", " ")
-    return f"{text}\n".encode(errors="replace")
+def as_bytes(lines: Iterable[Line], redact: Callable[[str], str]) -> bytes:
+    """Lines of one file as they are appended: each redacted, and one line in a log of lines."""
+    texts = [
+        text.replace("\n", " ") if line.file == LOGS and "\n" in text else text
+        for line in lines
+        for text in (redact(line.text),)
+    ]
+    return "".join([f"{text}\n" for text in texts]).encode(errors="replace")
