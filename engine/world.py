@@ -159,7 +159,7 @@ class OpenWorld:
         if self._agents.known(agent) is None:
             await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
         make = prepare_spawn(request, self._agents, self._host.texts.redactor)
-        if run_id and self._find(run_id) is not None:
+        if run_id and self._find(run_id) is not None and not self._is_own(key, run_id):
             raise SpawnError(
                 f"a run called {run_id!r} exists already; leave run_id out", run_id=run_id
             )
@@ -185,6 +185,12 @@ class OpenWorld:
             if row is not None:
                 return self._handle(row.ordinal, row.run_id)
         return None
+
+    def _is_own(self, key: str, run_id: str) -> bool:
+        """The run of that id is the key's own, and what it does is not durable yet: the step that
+        takes the spawn finds it."""
+        n = self._host.world.by_key.get(key) if key else None
+        return n is not None and self._host.world.run_id(n) == run_id
 
     async def check(self) -> list[tuple[str, str]]:
         """Check every invariant over the whole world; (run id, invariant) for each that is broken.

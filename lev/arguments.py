@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "validate": "leviath.lev.validate:validate",
     "import": "leviath.lev.importing:import_runs",
     "gc": "leviath.lev.gc:gc",
+    "torture": "leviath.lev.torture:torture",
 }
 """Where each command lives; imported when it is called, and no other is."""
 
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     _validate(command("validate", "check an agent's blueprint", home=False))
     _import(command("import", "take the runs of another home into this one"))
     _gc(command("gc", "remove ended runs by age and count"))
+    _torture(command("torture", "crash a scenario everywhere and count what breaks", home=False))
     return top
 
 
@@ -212,6 +214,38 @@ def _gc(to: argparse.ArgumentParser) -> None:
     text = "keep the N runs that ended last"
     to.add_argument("--keep", metavar="N", type=_whole, help=text)
     to.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
+
+
+def _torture(to: argparse.ArgumentParser) -> None:
+    text = "`demo`, or an agent's folder or manifest (default: demo)"
+    to.add_argument("scenario", metavar="SCENARIO", nargs="?", default="demo", help=text)
+    to.add_argument("-t", "--task", metavar="TEXT", default="", help="the task of an agent")
+    to.add_argument("--workdir", metavar="DIR", help="what its tools find, copied for every crash")
+    text = "the first random history (default 0)"
+    to.add_argument("--seed", metavar="N", type=_whole, default=0, help=text)
+    text = "so many random histories (default 1,000)"
+    to.add_argument("--histories", metavar="N", type=_whole, default=1_000, help=text)
+    text = "random histories until interrupted, telling their seeds"
+    to.add_argument("--forever", action="store_true", help=text)
+    text = "fail every call, not a choice of each kind"
+    to.add_argument("--thorough", action="store_true", help=text)
+    only = ("images", "faults", "histories")
+    to.add_argument("--only", choices=only, help="one part of it")
+    text = "plant a fault, to see it found"
+    plants = ("sync", "journal", "file", "outcome")
+    to.add_argument("--plant", choices=plants, default="", help=text)
+    again = to.add_argument_group("what a failure prints, to repeat it")
+    text = "fail the nth call of a kind: write:17:eio"
+    again.add_argument("--fault", metavar="KIND:N:FAILURE", help=text)
+    text = "play these acts of the history of --seed alone"
+    again.add_argument("--acts", metavar="N,N,...", type=_numbers, help=text)
+    to.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    _json(to)
+    _adapters(to)
+
+
+def _numbers(text: str) -> list[int]:
+    return [_whole(word) for word in text.split(",")] if text else []
 
 
 def _whole(text: str) -> int:

@@ -36,7 +36,7 @@ from leviath.simulation.disk_log import (
 )
 
 CallKind = Literal["create", "write", "sync", "truncate", "rename", "delete"]
-Failure = Literal["enospc", "eio", "skip"]
+Failure = Literal["enospc", "eio", "skip", "late"]
 
 _SQLITE_CODE: Final[dict[CallKind, int]] = {
     "create": apsw.SQLITE_CANTOPEN,
@@ -55,7 +55,9 @@ _JOURNALS: Final = (
 class Fault(Struct, frozen=True):
     """From the ``nth`` call of a kind on (1 is the next), ``times`` calls fail; None is for good.
 
-    ``skip`` answers a sync with success without doing it: the fault that crash images must show.
+    ``skip`` answers a sync with success without doing it; ``late`` does it only after the next
+    rename, so that the file of that name is there before what it tells of. Crash images must show
+    both.
     """
 
     kind: CallKind
@@ -67,9 +69,13 @@ class Fault(Struct, frozen=True):
 class Recording:
     """The log of everything done below ``root``, and the faults to come."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, syncs: bool = True) -> None:
         self.root = Path(os.path.realpath(root))
+        self.syncs = syncs
+        """Syncs reach the disk. Without, they are only recorded, which is all that images need."""
         self.log: list[Operation] = []
+        self._late: list[Operation] = []
+        """Syncs that were answered and wait for a rename."""
         self.calls: dict[CallKind, int] = dict.fromkeys(_SQLITE_CODE, 0)
         self._faults: list[tuple[Fault, int]] = []  # with the count of calls when it was armed
         self._files: dict[str, int] = {}  # relative name -> number of the file that has it now
@@ -133,8 +139,15 @@ class Recording:
                 case Rename(old, new):
                     if old in self._files:
                         self._files[new] = self._files.pop(old)
+                    self.log += self._late
+                    self._late.clear()
                 case _:
                     pass
+
+    def postpone(self, operation: Operation) -> None:
+        """Record a sync after the next rename."""
+        with self._mutex:
+            self._late.append(operation)
 
 
 def _sqlite_error(kind: CallKind, failure: Failure) -> Exception:
@@ -170,12 +183,12 @@ class RecordingDisk(apsw.VFS):
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
         """Delete a file; durable at once if SQLite asks for that."""
         failure = self.recording.failure_of("delete")
-        if failure is not None and failure != "skip":
+        if failure in ("enospc", "eio"):
             raise _sqlite_error("delete", failure)
         super().xDelete(filename, syncdir)
         name = self.recording.relative(filename)
         self.recording.record(Unlink(name))
-        if syncdir and failure != "skip":
+        if syncdir and failure is None:
             self.recording.record(FolderSync(os.path.dirname(name)))
 
 
@@ -203,7 +216,7 @@ class _RecordingFile(apsw.VFSFile):
         if failure != "eio" and body:
             super().xWrite(body, offset)  # pyright: ignore[reportUnknownMemberType] - Buffer
             self._recording.record(Write(self._file, offset, body))
-        if failure is not None and failure != "skip":
+        if failure in ("enospc", "eio"):
             raise _sqlite_error("write", failure)
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
@@ -216,9 +229,13 @@ class _RecordingFile(apsw.VFSFile):
         failure = self._recording.failure_of("sync")
         if failure == "skip":
             return
+        if failure == "late":
+            self._recording.postpone(Sync(self._file))
+            return
         if failure is not None:
             raise _sqlite_error("sync", failure)
-        super().xSync(flags)
+        if self._recording.syncs:
+            super().xSync(flags)
         self._recording.record(Sync(self._file))
         if self._is_new_journal:
             # The VFS underneath syncs the folder with the first sync of a new journal or log.
@@ -283,7 +300,8 @@ class RecordingFileSystem(RealFileSystem):
         """See FileSystem."""
         if self._fail("sync"):
             return
-        super().sync(fd)
+        if self.recording.syncs:
+            super().sync(fd)
         if fd in self._folders:
             self.recording.record(FolderSync(self._folders[fd]))
         else:
@@ -325,6 +343,6 @@ class RecordingFileSystem(RealFileSystem):
     def _fail(self, kind: CallKind) -> bool:
         """Raise what was planted for this call; True when it shall be skipped."""
         failure = self.recording.failure_of(kind)
-        if failure is not None and failure != "skip":
+        if failure in ("enospc", "eio"):
             raise _os_error(failure)
-        return failure == "skip"
+        return failure is not None

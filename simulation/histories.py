@@ -102,6 +102,11 @@ def acts_of(seed: int) -> tuple[Act, ...]:
     return tuple(acts)
 
 
+def told(act: Act) -> str:
+    """An act as a person reads it."""
+    return f"{act.word} {act.pick} {act.more} {act.flag}"
+
+
 class Played(Struct, frozen=True):
     """What came of one history."""
 
