@@ -11,6 +11,7 @@ from leviath.components.errors import ConfigError
 from leviath.engine.blueprints import check_spawnable, load_blueprint
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.text import many_lines, note, plural, shell_word, show, table
+from leviath.providers.scripted import Scripted
 from leviath.simulation import histories
 from leviath.simulation.checkers import INVARIANTS, NAMES
 from leviath.simulation.scenario import demo, scenario_of
@@ -29,7 +30,7 @@ DEMO: Final = "demo"
 FAULTS_OF_A_KIND: Final = 16
 """Calls of one kind that fail without ``--thorough``: a demonstration takes half a minute."""
 FAILURES_SHOWN_MAX: Final = 20
-_AT_ONCE: Final = 1_000
+_AT_ONCE: Final = 200
 """Histories between two lines of ``--forever``."""
 _TITLES: Final = {
     "images": "crash images",
@@ -70,7 +71,7 @@ class _Task:
     def _scenario(self) -> Scenario:
         given = self._arguments
         if not self._own:
-            return demo()
+            return demo(Scripted)
         if given.script is None and not given.providers:
             raise ConfigError(
                 f"{given.scenario}: no model answers; give --script FILE, or --providers "

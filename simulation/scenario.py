@@ -56,16 +56,17 @@ def count_words(call: ToolCall, path: str) -> int:
     return len(Path(call.workdir, path).read_text(encoding="utf-8").split())
 
 
-def demo() -> Scenario:
-    """The demonstration: an agent of three stages corrects a report and sends it, once."""
-    from leviath.providers.scripted import Scripted
+def demo(model: Callable[[str], Provider]) -> Scenario:
+    """The demonstration: an agent of three stages corrects a report and sends it, once.
 
+    ``model`` makes a provider of the path of a script, as ``leviath.Scripted`` does.
+    """
     return Scenario(
         "demo",
         str(_DEMO / "agents" / "proofreader"),
         "Correct report.txt and send it",
         read_folder(_DEMO / "work"),
-        lambda: [Scripted(_DEMO / "replies.toml")],
+        lambda: [model(str(_DEMO / "replies.toml"))],
         (*builtin_tools(), count_words),
     )
 
