@@ -74,6 +74,9 @@ class Outcome(Part):
     kind: str
     """errored, max_iterations or stuck."""
     message: str = ""
+    cause: str = ""
+    """Of errored, what the run store calls it: retries_spent, not_retryable, step_cap; "" for
+    anything else."""
 
 
 class Stage(Component):

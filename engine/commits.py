@@ -22,6 +22,8 @@ from leviath.engine.limits import CUT_BYTES, NOT_DURABLE_BYTES_MAX, NOT_DURABLE_
 from leviath.persistence.journal import encode_step
 from leviath.persistence.rows import Batch, LedgerRow, MirrorRow, StateRow
 from leviath.persistence.run_row import run_row
+from leviath.persistence.store_endings import EndingRow
+from leviath.systems.run import ResumedFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from leviath.components.base import Component
     from leviath.engine.step import StepResult
     from leviath.persistence.database import Database
+    from leviath.systems.run import EndingFact
     from leviath.systems.world import World
 
 _CUT_ROWS = 2_000
@@ -116,6 +119,7 @@ class Chain:
                     fact.nano_usd,
                     fact.certainty,
                     result.step,
+                    fact.turn,
                 )
                 for result in unit.results
                 for fact in result.facts
@@ -123,6 +127,12 @@ class Chain:
             mirror=unit.mirror_rows,
             secrets=unit.secrets,
             gone=unit.gone,
+            endings=[
+                _ending(fact)
+                for result in unit.results
+                for fact in result.endings
+                if fact.run not in unit.gone
+            ],
             owing=_owing(unit),
         )
         self.db.commit(batch)
@@ -146,6 +156,24 @@ class Chain:
     def finish(self, cut: int) -> None:
         """Make the cut valid."""
         self.db.finish_cut(cut, keep_history_from=None)
+
+
+def _ending(fact: EndingFact | ResumedFact) -> EndingRow:
+    if isinstance(fact, ResumedFact):
+        return EndingRow(fact.run)
+    return EndingRow(
+        run=fact.run,
+        outcome=fact.outcome,
+        attempt=fact.attempt,
+        steps=fact.steps,
+        tokens=fact.tokens,
+        started_ms=fact.started_ms,
+        finished_ms=fact.finished_ms,
+        cost_nano=fact.cost_nano,
+        unpriced=fact.unpriced,
+        agent=fact.agent,
+        model=fact.model,
+    )
 
 
 def _owing(unit: Unit) -> dict[int, bool]:

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "import": "leviath.lev.importing:import_runs",
     "gc": "leviath.lev.gc:gc",
     "torture": "leviath.lev.torture:torture",
+    "stats": "leviath.lev.stats:stats",
 }
 """Where each command lives; imported when it is called, and no other is."""
 
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     _import(command("import", "take the runs of another home into this one"))
     _gc(command("gc", "remove ended runs by age and count"))
     _torture(command("torture", "crash a scenario everywhere and count what breaks", home=False))
+    _stats(command("stats", "tell what runs cost and how often they worked"))
     return top
 
 
@@ -246,6 +248,14 @@ def _torture(to: argparse.ArgumentParser) -> None:
 
 def _numbers(text: str) -> list[int]:
     return [_whole(word) for word in text.split(",")] if text else []
+def _stats(to: argparse.ArgumentParser) -> None:
+    text = "only runs that ended within that time: 90s, 15m, 12h, 7d, 2w"
+    to.add_argument("--since", metavar="SPAN", type=_span, help=text)
+    text = "one row for each agent, outcome or model"
+    to.add_argument("--by", choices=("agent", "outcome", "model"), help=text)
+    _json(to)
+    text = "draw it, too: a file that ends in .png or .svg"
+    to.add_argument("--plot", metavar="FILE", help=text)
 
 
 def _whole(text: str) -> int:

@@ -35,6 +35,7 @@ from leviath.persistence.rows import (
     WorldRow,
 )
 from leviath.persistence.sqlite import Connection
+from leviath.persistence.store_endings import write_endings
 
 __all__ = [
     "Batch",
@@ -67,13 +68,14 @@ def _upsert(table: str, columns: str, key: str) -> str:
 _INSERT_JOURNAL: Final = "insert into journal values (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_ENTRY: Final = "insert into entry values (?, ?, ?) on conflict (digest) do nothing"
 _UPSERT_RUN: Final = _upsert("run", schema.RUN_COLUMNS, "ordinal")
-_UPSERT_LEDGER: Final = "insert or replace into ledger values (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_UPSERT_LEDGER: Final = "insert or replace into ledger values (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _UPSERT_MIRROR: Final = "insert or replace into mirror values (?, ?, ?, ?, ?, ?)"
 _UPSERT_SECRET: Final = "insert or replace into secret values (?, ?)"  # noqa: S105
 _UPSERT_STATE: Final = "insert or replace into state values (?, ?, ?, ?, ?)"
 _RUN_TABLES: Final = (
     *(("run", "ordinal"), ("ledger", "run")),
     *(("mirror", "run"), ("owing", "run")),
+    *(("store_summary", "run"), ("store_superseded", "run")),
 )
 _DROP_SUPERSEDED: Final = """
 delete from state where (owner, part, cut) in (
@@ -210,6 +212,8 @@ class Database(Reader):
                 db.executemany(_UPSERT_LEDGER, map(astuple, batch.ledger))
             if batch.mirror:
                 db.executemany(_UPSERT_MIRROR, map(astuple, batch.mirror))
+            if batch.endings:
+                write_endings(db, batch.endings)
             if batch.owing:
                 self._owe(batch.owing)
             if batch.gone:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from leviath.persistence.store_endings import EndingRow
+
 
 class WorldRow(Struct, frozen=True, gc=False):
     """The one row that names the world. ``step`` is the last committed step."""
@@ -97,6 +99,8 @@ class LedgerRow(Struct, frozen=True, gc=False):
     nano_usd: int | None
     certainty: str
     step: int
+    turn: int = 0
+    """The turn of the run, over all stages, that it belongs to."""
 
 
 class MirrorRow(Struct, frozen=True, gc=False):
@@ -137,5 +141,6 @@ class Batch(Struct):
     mirror: list[MirrorRow] = field(default_factory=list[MirrorRow])
     secrets: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     gone: list[int] = field(default_factory=list[int])
+    endings: list[EndingRow] = field(default_factory=list[EndingRow])
     owing: dict[int, bool] = field(default_factory=dict[int, bool])
     """Ended runs, and whether something of them is outside yet."""

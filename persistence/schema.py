@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from leviath.persistence.sqlite import Connection
+from leviath.persistence.store_schema import IN_WORLD
 
 APPLICATION_ID: Final = 0x4C455657
 """``LEVW`` in the header of the file: tells our databases from other programs' ones."""
@@ -150,11 +151,12 @@ create table secret (
 ) strict, without rowid;
 """
 
-_FORMAT_2: Final = """
+_FORMAT_2: Final = f"""
 -- Ended runs with something outside yet, a call or word of their ending: loaded like others.
 create table owing (
     run integer primary key
 ) strict;
+{IN_WORLD}
 """
 
 MIGRATIONS: Final[tuple[str, ...]] = (_FORMAT_1, _FORMAT_2)
@@ -164,6 +166,7 @@ TABLES: Final = frozenset(
     (
         *("world", "opening", "liveness", "journal", "state", "entry"),
         *("run", "gone", "ledger", "mirror", "secret", "owing"),
+        *("store_outcome", "store_summary", "store_superseded"),
     )
 )
 """What a database of this format has at least; one that lacks a table is damaged."""

@@ -18,10 +18,11 @@ from leviath.components.status import Position, Status
 from leviath.components.text import inline
 from leviath.systems import slots, stages, tools
 from leviath.systems.deliveries import announce
+from leviath.systems.endings import summarise
 from leviath.systems.inference import resume_held
 from leviath.systems.moves import end, give_up_work, move, set_totals, touch
 from leviath.systems.opening import wake_set_up
-from leviath.systems.run import Ack, Run
+from leviath.systems.run import Ack, ResumedFact, Run
 
 if TYPE_CHECKING:
     from leviath.components.inputs import Cancel, Decide, Pause, Post, Resume
@@ -141,7 +142,7 @@ def resume_paused(run: Run, tick: Tick, actor: str) -> None:
     stage = run.find(Stage)
     if stage is not None and stage.outcome is not None and stage.outcome.kind == "errored":
         # Something failed meanwhile, and waited for this.
-        fail_stage(run, tick, stage.outcome.message)
+        fail_stage(run, tick, stage.outcome.message, stage.outcome.cause)
     elif held is not None:
         resume_held(run, tick, held)
     elif back is RunStatus.STARTING and not live:
@@ -167,6 +168,7 @@ def _restart(run: Run, tick: Tick, actor: str) -> None:
     """A new attempt: the error is cleared, the stage goes on with a fresh turn budget."""
     stage = run.get(Stage)
     run.put(replace(run.get(Clock), ended_ms=None))
+    tick.facts.append(ResumedFact(run.n))
     flags = run.get(Flags)
     if flags.workspace_lost:
         run.put(replace(flags, workspace_lost=False))
@@ -271,7 +273,7 @@ def _apply_verdict(run: Run, tick: Tick, ask: Decide, call_id: str) -> None:
         tools.go_on(run, tick)
 
 
-def fail_stage(run: Run, tick: Tick, message: str) -> None:
+def fail_stage(run: Run, tick: Tick, message: str, cause: str = "") -> None:
     """End the stage in error from outside the normal flow, whatever the run was doing.
 
     What fails while an error is being resolved ends the run: no edge can help it.
@@ -280,14 +282,22 @@ def fail_stage(run: Run, tick: Tick, message: str) -> None:
     paused = run.status is RunStatus.PAUSED
     resolving = run.marker is Marker.resolve_transition
     if not stages.has_started(run) and paused:
-        run.put(Stage(stages.entry_of(run), "", outcome=Outcome("errored", message)))
+        outcome = Outcome("errored", message, cause)
+        run.put(Stage(stages.entry_of(run), "", outcome=outcome))
     elif stage is None or not stage.name:
-        end(run, tick, RunStatus.ERROR, error=message, why="failed before its first stage")
+        end(
+            run,
+            tick,
+            RunStatus.ERROR,
+            error=message,
+            why="failed before its first stage",
+            cause=cause,
+        )
     elif resolving and stage.outcome is not None and stage.outcome.kind == "errored":
-        end(run, tick, RunStatus.ERROR, error=message, why="stage failed")
+        end(run, tick, RunStatus.ERROR, error=message, why="stage failed", cause=cause)
     else:
         give_up_work(run, tick)
-        stages.fail(run, tick, message)
+        stages.fail(run, tick, message, cause)
 
 
 def drop_effect(run: Run, number: int) -> None:
@@ -334,4 +344,5 @@ def put_down(run: Run, tick: Tick, message: str) -> None:
             0,
         )
     )
+    summarise(run, tick)
     announce(run, tick)

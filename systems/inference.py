@@ -148,10 +148,25 @@ def _charge(
         # No call costs a million dollars: the counts or the rates are wrong.
         nano, certainty = None, "unknown"
     fact = LedgerFact(
-        run.n, done.effect, done.attempt, kind, provider, model, *tokens, nano, certainty
+        run.n,
+        done.effect,
+        done.attempt,
+        kind,
+        provider,
+        model,
+        *tokens,
+        nano,
+        certainty,
+        _turn(run),
     )
     charge(run, tick, fact)
     return fact
+
+
+def _turn(run: Run) -> int:
+    """The turn that is under way."""
+    visits = run.find(Visits)
+    return 1 if visits is None else visits.turns + 1
 
 
 def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
@@ -209,6 +224,7 @@ def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:
         0,
         None,
         "interrupted",
+        _turn(run),
     )
     charge(run, tick, fact)
     most = _at_most(run, effect)
@@ -333,7 +349,8 @@ def give_up(run: Run, tick: Tick, effect: Effect, kind: ErrorKind, error: str) -
         run.put(replace(visits, turn_calls=visits.turn_calls + 1))
     else:
         run.put(replace(visits, routings=visits.routings + 1))
-    fail(run, tick, error or f"the model call failed: {kind.value}")
+    cause = "retries_spent" if error_policy(kind).retryable else "not_retryable"
+    fail(run, tick, error or f"the model call failed: {kind.value}", cause)
 
 
 def backoff_over(run: Run, tick: Tick) -> None:

@@ -20,6 +20,7 @@ from leviath.components.status import Position, Status, Waiting
 from leviath.components.text import inline, tokens_of
 from leviath.systems import regions
 from leviath.systems.deliveries import announce
+from leviath.systems.endings import summarise
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
@@ -144,6 +145,7 @@ def end(
     error: str | None = None,
     actor: str = "engine",
     why: str = "",
+    cause: str = "",
 ) -> None:
     """Bring a run to complete, error or cancelled, and stop everything that it has outside."""
     give_up_work(run, tick)
@@ -165,6 +167,7 @@ def end(
             run.get(Visits).turns,
         )
     )
+    summarise(run, tick, cause)
     announce(run, tick)
 
 

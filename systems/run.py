@@ -49,6 +49,32 @@ class LedgerFact(Struct, frozen=True, gc=False):
     nano_usd: int | None
     certainty: str
     """provider, computed, interrupted or unknown."""
+    turn: int = 0
+    """The turn of the run, over all stages, that it belongs to."""
+
+
+class EndingFact(Struct, frozen=True, gc=False):
+    """How a run ended, for the run store."""
+
+    run: int
+    attempt: int
+    """Counts the run's starts from 1."""
+    outcome: str
+    """A word of ``components.run_outcome.ENDINGS``."""
+    steps: int
+    tokens: int
+    started_ms: int
+    finished_ms: int
+    cost_nano: int
+    unpriced: int
+    agent: str
+    model: str
+
+
+class ResumedFact(Struct, frozen=True, gc=False):
+    """A run that had ended was taken up again: its summary no longer stands."""
+
+    run: int
 
 
 class Ack(Struct, frozen=True, gc=False):
@@ -84,7 +110,7 @@ class Tick:
         self.now = now
         self.commands: list[Command] = []
         self.events: list[WorldEvent] = []
-        self.facts: list[LedgerFact] = []
+        self.facts: list[LedgerFact | EndingFact | ResumedFact] = []
         self.acks: list[Ack] = []
         self.mirror: dict[int, bool] = {}
         """Runs whose files are out of date, and whether that is urgent."""

@@ -207,12 +207,12 @@ def leave(run: Run, tick: Tick, outcome: Outcome | None) -> None:
     set_marker(run, tick, Marker.resolve_transition)
 
 
-def fail(run: Run, tick: Tick, message: str) -> None:
+def fail(run: Run, tick: Tick, message: str, cause: str = "") -> None:
     """End the stage in error; the run ends in error only if no edge takes it.
 
     A paused run keeps the verdict until it is resumed: pausing is a person's word.
     """
-    outcome = Outcome("errored", message)
+    outcome = Outcome("errored", message, cause)
     if run.status is RunStatus.PAUSED:
         run.put(replace(run.get(Stage), outcome=outcome, asking=()))
         return

@@ -167,7 +167,8 @@ def _must_wait(run: Run, outcome: Outcome | None) -> bool:
 def _resolve_error(run: Run, tick: Tick, outcome: Outcome) -> None:
     edge = _first(run, Condition.error) or _first(run, Condition.dead_end)
     if edge is None:
-        end(run, tick, RunStatus.ERROR, error=outcome.message, why="stage failed")
+        error, cause = outcome.message, outcome.cause
+        end(run, tick, RunStatus.ERROR, error=error, why="stage failed", cause=cause)
         return
     regions.note(run, f"[error] {outcome.message}", region="error_report")
     _take(run, tick, edge)
@@ -215,7 +216,7 @@ def _dead_end(run: Run, tick: Tick) -> None:
         f"stage {stage.name} has no edge left within its revisit budget; raise max_revisits of a "
         "target or add a dead_end edge"
     )
-    end(run, tick, RunStatus.ERROR, error=message, why="dead end")
+    end(run, tick, RunStatus.ERROR, error=message, why="dead end", cause="step_cap")
 
 
 def _finish(run: Run, tick: Tick) -> None:

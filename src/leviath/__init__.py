@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from leviath.persistence.rows import LedgerRow as LedgerRow
     from leviath.persistence.rows import RunRow as RunRow
     from leviath.persistence.run_meta import RunMeta as RunMeta
+    from leviath.persistence.store import Store as Store
+    from leviath.persistence.store_rows import RunSummary as RunSummary
+    from leviath.persistence.store_rows import StepRecord as StepRecord
     from leviath.providers.recorded import Recorded as Recorded
     from leviath.providers.scripted import Failure as Failure
     from leviath.providers.scripted import Reply as Reply
@@ -107,10 +110,13 @@ __all__ = [
     "RunNotFound",
     "RunRow",
     "RunStatus",
+    "RunSummary",
     "Scripted",
     "Secret",
     "SpawnError",
+    "StepRecord",
     "StorageError",
+    "Store",
     "Tool",
     "ToolCall",
     "ToolError",
@@ -160,6 +166,8 @@ _HOMES = {
     "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",
     "persistence.run_meta": "RunMeta",
+    "persistence.store": "Store",
+    "persistence.store_rows": "RunSummary StepRecord",
     "providers.recorded": "Recorded",
     "providers.scripted": "Failure Reply Scripted tool_call",
     "systems.tree_index": "Totals",
