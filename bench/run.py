@@ -20,6 +20,7 @@ from pathlib import Path
 import harness
 import homes
 import steps
+import store
 import stretches
 import turns
 from harness import Benchmark, Row, calibrate, scratch
@@ -29,6 +30,7 @@ BENCHMARKS: list[Benchmark] = [
     *stretches.BENCHMARKS,
     *homes.BENCHMARKS,
     *steps.BENCHMARKS,
+    *store.BENCHMARKS,
 ]
 LATEST = Path(__file__).parent / "results" / "latest.json"
 _TIMEOUT_S = 900

@@ -20,6 +20,7 @@ def unknown_run(run: object) -> RunNotFound:
 
 
 def checked_text(name: str, value: object) -> str:
+    """A text that a file can hold. Raises ConfigError naming it."""
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be text, not {type(value).__name__}; pass a str")
     if "\0" in value:
@@ -58,6 +59,7 @@ def check_record(record: StepRecord) -> None:
 
 
 def checked_sum(name: str, run: int, so_far: int, more: int) -> int:
+    """A sum that an integer of 64 bits holds. Raises ConfigError."""
     total = so_far + more
     if total > INT64_MAX:
         raise ConfigError(
