@@ -248,6 +248,8 @@ def _torture(to: argparse.ArgumentParser) -> None:
 
 def _numbers(text: str) -> list[int]:
     return [_whole(word) for word in text.split(",")] if text else []
+
+
 def _stats(to: argparse.ArgumentParser) -> None:
     text = "only runs that ended within that time: 90s, 15m, 12h, 7d, 2w"
     to.add_argument("--since", metavar="SPAN", type=_span, help=text)
