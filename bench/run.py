@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import harness
+import histories
 import homes
 import steps
 import store
@@ -31,6 +32,7 @@ BENCHMARKS: list[Benchmark] = [
     *homes.BENCHMARKS,
     *steps.BENCHMARKS,
     *store.BENCHMARKS,
+    *histories.BENCHMARKS,
 ]
 LATEST = Path(__file__).parent / "results" / "latest.json"
 _TIMEOUT_S = 900
