@@ -226,7 +226,8 @@ class _Task:
         """``--acts``: play the named acts of one seed, and tell each of them."""
         given = self._arguments
         acts = histories.acts_of(given.seed)
-        places = [place for place in given.acts if place < len(acts)]
+        asked: list[int] = given.acts
+        places = [place for place in asked if place < len(acts)]
         case = history(self._cast(), given.seed, plant=given.plant, places=places)
         for place in places:
             print(f"{place}: {histories.told(acts[place])}")

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from leviath.components.commands import CallTool, Deliver, Gather, Infer
-from leviath.components.context import AskedCall
+from leviath.components.commands import CallTool, Deliver, FindAgent, Gather, Infer
 from leviath.components.effects import Turn
 from leviath.components.identity import Launch
 from leviath.components.inputs import (
+    AgentFound,
     Cancel,
     Configured,
     Decide,
@@ -33,7 +34,15 @@ from leviath.components.text import inline
 from leviath.components.world_facts import Offer
 from leviath.simulation.checkers import Breach, Breached, check_runs
 from leviath.simulation.model_host import ModelHost, Plants
-from leviath.simulation.outcomes import TEXTS, delivered, failure, good, tooled
+from leviath.simulation.outcomes import (
+    TEXTS,
+    Known,
+    answered,
+    delivered,
+    failure,
+    good,
+    tooled,
+)
 from leviath.systems.draw import splitmix64
 
 if TYPE_CHECKING:
@@ -48,13 +57,6 @@ ACTS_MIN: Final = 6
 ACTS_MAX: Final = 40
 _ENDING_ROUNDS_MAX: Final = 400
 _LATE_MS: Final = (1, 1_000, 61_000, 700_000)
-_CALL_IDS: Final = ("", "a", "b", "c" * 200)
-_ARGUMENTS: Final = ("{}", '{"a": 1}', "[", "\u2028")
-_FIELDS: Final = (
-    (),
-    (("content", inline("result")),),
-    (("region", inline("notes")), ("content", inline("note"))),
-)
 _VERDICTS: Final = ("again", "done", "stop", "allow", "deny", "?")
 
 
@@ -69,11 +71,12 @@ class Act(Struct, frozen=True):
 
 
 _WEIGHTS: Final = (
-    ("spawn", 4),
-    ("reply", 10),
+    ("spawn", 3),
+    ("reply", 15),
     ("fail", 3),
     ("tool", 9),
     ("gather", 3),
+    ("find", 6),
     ("deliver", 2),
     ("late", 2),
     ("control", 4),
@@ -179,6 +182,8 @@ class _Stage:
     def __init__(self) -> None:
         self._host: ModelHost | None = None
         self._runs: list[int] = []
+        """All that there ever were, oldest first: they can be asked about when they are gone."""
+        self._seen: set[int] = set()
         self._ticket = 0
 
     @property
@@ -199,6 +204,7 @@ class _Stage:
         self._cast = cast
         self._shelf = list(cast.shelf.items())
         self._tools = [tool.name for tool in cast.offer.tools]
+        self._by_spec = {tool.spec: tool.name for tool in cast.offer.tools}
         self._host = ModelHost(
             cast.offer,
             cast.shelf,
@@ -214,7 +220,15 @@ class _Stage:
         """Let an act happen, if there is anything for it to happen to."""
         getattr(self, f"_{act.word}")(act.pick, act.more, act.flag)
         if act.word not in ("crash", "commit", "cut") and act.flag % 5:
+            self.host.drain()
             self.host.commit()
+        self._see_runs()
+
+    def _see_runs(self) -> None:
+        for n in sorted(self.host.world.owners()):
+            if n not in self._seen:
+                self._seen.add(n)
+                self._runs.append(n)
 
     # --- picking --------------------------------------------------------------------------------
 
@@ -252,9 +266,7 @@ class _Stage:
         )
         key = "k" if more % 5 == 0 else ""
         spawn = Spawn(self._next_ticket(), blueprint.name, "", launch, key=key, parent=parent)
-        run = self.host.post(spawn).acks[0].run
-        if run and run not in self._runs:
-            self._runs.append(run)
+        self.host.post(spawn)
 
     def _reply(self, pick: int, more: int, flag: int) -> None:
         infer = self._take(Infer, pick)
@@ -262,32 +274,13 @@ class _Stage:
             self.host.post(self._answer(infer, more, flag))
 
     def _answer(self, infer: Infer, more: int, flag: int) -> InferenceFinished:
-        bits = splitmix64(more << 16 | flag)
-        calls: list[AskedCall] = []
-        for _ in range(more % 4):
-            bits = splitmix64(bits)
-            names = [*self._tools, "n\u00f6 tool"]
-            calls.append(
-                AskedCall(
-                    _CALL_IDS[bits % 4],
-                    names[(bits >> 8) % len(names)],
-                    inline(_ARGUMENTS[(bits >> 24) % 4]),
-                    "" if (bits >> 32) % 4 else "not JSON",
-                    _FIELDS[(bits >> 40) % 3],
-                )
-            )
-        return InferenceFinished(
-            infer.run,
-            infer.effect,
-            infer.attempt,
-            infer.epoch,
-            text=inline(TEXTS[flag % len(TEXTS)]),
-            calls=tuple(calls),
-            prompt=3 + more % 5,
-            completion=flag % 7,
-            cached=more % 2,
-            cost_nano_usd=None if flag % 3 == 0 else more,
-        )
+        names = [self._by_spec[spec] for spec in infer.tools if spec in self._by_spec]
+        return answered(infer, more, flag, [*(names or self._tools), "n\u00f6 tool"], self._known())
+
+    def _known(self) -> Known:
+        world = self.host.world
+        ids = tuple(world.run_id(n) for n in sorted(world.owners()))
+        return Known(ids, tuple(blueprint.name for blueprint in self._cast.blueprints))
 
     def _fail(self, pick: int, more: int, flag: int) -> None:
         infer = self._take(Infer, pick)
@@ -305,6 +298,14 @@ class _Stage:
             files = tuple((name, (inline("text"),)) for name, _, _ in gather.seeds)
             error = "no such folder" if flag % 3 == 0 else ""
             self.host.post(Gathered(gather.run, gather.effect, gather.attempt, files, error))
+
+    def _find(self, pick: int, more: int, flag: int) -> None:
+        find = self._take(FindAgent, pick)
+        if find is not None:
+            digest, blueprint = self._shelf[more % len(self._shelf)]
+            error = "there is none" if flag % 5 == 0 else ""
+            found = AgentFound(find.run, find.effect, find.attempt, digest, blueprint.name)
+            self.host.post(replace(found, error=error))
 
     def _deliver(self, pick: int, more: int, flag: int) -> None:
         deliver = self._take(Deliver, pick)
@@ -382,8 +383,10 @@ class _Stage:
         host = self.host
         host.crash()
         host.commit()
+        left: list[int] = []
         for _ in range(_ENDING_ROUNDS_MAX):
-            left = [n for n in self._runs if n in host.world and not self._status(n).is_ended]
+            host.drain()
+            left = [n for n in sorted(host.world.owners()) if not self._status(n).is_ended]
             before = host.digest
             for n in left:
                 self._help(n)
@@ -413,11 +416,12 @@ class _Stage:
         commands, host.commands = host.commands, []
         answers: list[Input] = []
         for command in commands:
-            answer = good(command)
+            answer = good(command, self._shelf[0])
             if answer is not None:
                 answers.append(answer)
         for answer in answers:
             host.post(answer)
+            host.drain()
         host.commit()
         return bool(answers)
 

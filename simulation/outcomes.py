@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leviath.components.commands import CallTool, Deliver, Gather, Infer
+from msgspec import Struct
+
+from leviath.components.commands import CallTool, Deliver, FindAgent, Gather, Infer
+from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
-from leviath.components.inputs import Delivered, Gathered, InferenceFinished, ToolFinished
+from leviath.components.inputs import (
+    AgentFound,
+    Delivered,
+    Gathered,
+    InferenceFinished,
+    ToolFinished,
+)
 from leviath.components.text import inline
+from leviath.engine.agent_tools import agent_fields
+from leviath.engine.texts import Texts
+from leviath.systems.agent_calls import AGENT_TOOLS
+from leviath.systems.draw import splitmix64
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leviath.components.blueprint import Blueprint
     from leviath.components.commands import Command
     from leviath.components.inputs import Input
 
@@ -18,7 +34,80 @@ TEXTS: Final = ("", "done", "DONE", "first", "go to LAST-ONE", "\u0130\u1e9e\U00
 _KINDS: Final = tuple(ErrorKind)
 
 
-def good(command: Command) -> Input | None:
+_CALL_IDS: Final = ("", "a", "b", "c" * 200)
+_ARGUMENTS: Final = ("{}", '{"a": 1}', "[", "\u2028")
+_FIELDS: Final = (
+    (),
+    (("content", inline("result")),),
+    (("region", inline("notes")), ("content", inline("note"))),
+)
+_TEXTS_ALONE: Final = Texts(lambda digest: None)
+_JOINS: Final = ("all", "fail_all", "first", "quorum")
+
+
+class Known(Struct, frozen=True):
+    """What a model may have heard of."""
+
+    run_ids: tuple[str, ...]
+    agents: tuple[str, ...]
+
+
+def answered(
+    infer: Infer, more: int, flag: int, tools: Sequence[str], known: Known
+) -> InferenceFinished:
+    """A model's reply: text, and up to three calls of these tools."""
+    bits = splitmix64(more << 16 | flag)
+    calls: list[AskedCall] = []
+    for _ in range(more % 4):
+        bits = splitmix64(bits)
+        tool = tools[(bits >> 8) % len(tools)]
+        calls.append(_asked(tool, _CALL_IDS[bits % 4], bits >> 16, known))
+    return InferenceFinished(
+        infer.run,
+        infer.effect,
+        infer.attempt,
+        infer.epoch,
+        text=inline(TEXTS[flag % len(TEXTS)]),
+        calls=tuple(calls),
+        prompt=3 + more % 5,
+        completion=flag % 7,
+        cached=more % 2,
+        cost_nano_usd=None if flag % 3 == 0 else more,
+    )
+
+
+def _asked(tool: str, call_id: str, bits: int, known: Known) -> AskedCall:
+    """A call as the border makes it of a model's JSON."""
+    if tool in AGENT_TOOLS:
+        fields, fault = agent_fields(tool, _arguments(tool, bits, known), _TEXTS_ALONE)
+        return AskedCall(call_id, tool, inline("{}"), fault, fields)
+    fault = "" if bits % 4 else "not JSON"
+    arguments = _ARGUMENTS[(bits >> 8) % 4]
+    return AskedCall(call_id, tool, inline(arguments), fault, _FIELDS[(bits >> 16) % 3])
+
+
+def _arguments(tool: str, bits: int, known: Known) -> dict[str, object]:
+    agent = known.agents[bits % len(known.agents)]
+    run_id = known.run_ids[(bits >> 8) % len(known.run_ids)] if known.run_ids else "none"
+    join = _JOINS[(bits >> 16) % 4]
+    given: dict[str, object] = {"join": join} if bits >> 18 & 1 else {}
+    if join == "quorum" and given:
+        given["quorum"] = 1 + (bits >> 20) % 2
+    match tool:
+        case "spawn_agent":
+            return {"agent": agent, "task": "go", "wait": bool(bits >> 24 & 1)}
+        case "fan_out":
+            items = [f"item {number}" for number in range((bits >> 24) % 4)]
+            return given | {"items": items} | ({"agent": agent} if bits >> 26 & 1 else {})
+        case "wait_for_agents":
+            return given
+        case "send_to_agent":
+            return {"agent_id": run_id, "message": "listen"}
+        case _:
+            return {"agent_id": run_id}
+
+
+def good(command: Command, agent: tuple[bytes, Blueprint]) -> Input | None:
     """The outcome that lets a run go on; None for a command that has none."""
     match command:
         case Infer():
@@ -36,6 +125,9 @@ def good(command: Command) -> Input | None:
             )
         case Gather():
             return Gathered(command.run, command.effect, command.attempt)
+        case FindAgent():
+            digest, blueprint = agent
+            return AgentFound(command.run, command.effect, command.attempt, digest, blueprint.name)
         case Deliver():
             return delivered(command, accepted=True, retryable=False)
         case _:

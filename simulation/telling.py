@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from leviath.simulation.checkers import Breached
 from leviath.simulation.scenario import Book
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
     from leviath.persistence.files import FileSystem
@@ -91,7 +91,7 @@ class Disk(Struct, frozen=True):
 @asynccontextmanager
 async def opened(
     scenario: Scenario, home: Path, book: Book, disk: Disk, clock: ManualClock
-) -> AsyncIterator[OpenWorld]:
+) -> AsyncGenerator[OpenWorld]:
     """The scenario's world over a disk, with its tools in the book."""
     async with open_world(
         home,
@@ -137,10 +137,10 @@ async def tell(
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return _only(cast("BaseExceptionGroup[BaseException]", first))
+    return first
 
 
 async def _play(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from leviath.simulation.torture_cast import Cast
 
 CALLS: Final[tuple[CallKind, ...]] = ("create", "write", "sync", "truncate", "rename", "delete")
-FAILURES: Final[tuple[Literal["enospc", "eio"], ...]] = ("enospc", "eio")
+Failing = Literal["enospc", "eio"]
+FAILURES: Final[tuple[Failing, ...]] = ("enospc", "eio")
 Plant = Literal["", "sync", "journal", "file", "outcome"]
 PLANTS: Final[tuple[Plant, ...]] = ("sync", "journal", "file", "outcome")
 """Faults to see torture find: a sync skipped, a journal row dropped, a run file that is there
@@ -87,7 +88,7 @@ class FaultAt(Struct, frozen=True):
 
     kind: CallKind
     nth: int
-    failure: Literal["enospc", "eio"]
+    failure: Failing
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.nth}:{self.failure}"
@@ -102,7 +103,7 @@ class Told(Struct, frozen=True):
 
 
 @contextmanager
-def _disk(home: Path, *faults: Fault) -> Iterator[tuple[Recording, Disk]]:
+def _disk(home: Path, *faults: Fault) -> Generator[tuple[Recording, Disk]]:
     home.mkdir(mode=0o700, parents=True)
     recording = Recording(home, syncs=False)
     vfs = RecordingDisk(f"leviath-torture-{next(_vfs_numbers)}", recording)
@@ -217,8 +218,8 @@ def failing_call(text: str) -> FaultAt:
     """The call that ``KIND:N:FAILURE`` names, as in ``write:17:eio``. Raises ConfigError."""
     kind, _, rest = text.partition(":")
     number, _, failure = rest.partition(":")
-    kinds = {name: name for name in CALLS}
-    failures = {name: name for name in FAILURES}
+    kinds: dict[str, CallKind] = {name: name for name in CALLS}
+    failures: dict[str, Failing] = {name: name for name in FAILURES}
     if kind not in kinds or failure not in failures or not (number.isascii() and number.isdigit()):
         raise ConfigError(
             f"{text!r} names no failing call; write KIND:N:FAILURE, such as write:17:eio, with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from leviath.components.world_facts import (
     Priced,
     Prices,
 )
+from leviath.engine.agent_tools import AGENT_TOOL_SPECS
 from leviath.engine.blueprints import parse_blueprint
 from leviath.engine.offering import Offering
 from leviath.engine.tools import as_tools, builtin_tools
@@ -123,6 +125,37 @@ notes = {{ kind = "temporary", max_tokens = 20 }}
 files = {{ kind = "pinned", seed = {{ files = ["a.txt"] }} }}
 conversation = {{ kind = "sliding_window", max_items = 3, max_tokens = 40 }}
 """
+_BOSS: Final = f"""
+[agent]
+name = "boss"
+max_child_depth = 3
+[stages.main]
+available_tools = {json.dumps([spec.name for spec in AGENT_TOOL_SPECS])[:-1]}, "send", "look"]
+max_iterations = 6
+[stages.main.model]
+{_MODEL}
+"""
+_SPLIT: Final = f"""
+[agent]
+name = "split"
+max_child_depth = 2
+[stages.split]
+mode = "fan_out"
+worker_stage = "work"
+merge_stage = "merge"
+max_workers = 2
+[stages.split.model]
+{_MODEL}
+[stages.work]
+allow_as_worker = true
+available_tools = {_TOOLS}
+[stages.work.model]
+{_MODEL}
+[stages.merge]
+[stages.merge.model]
+{_MODEL}
+[stages.merge.transitions]
+"""
 
 _OFFER: Final = Offer(
     ("scripted", "spare"),
@@ -133,6 +166,7 @@ _OFFER: Final = Offer(
         OfferedTool("send", "once", 60_000, b"send"),
         OfferedTool("submit_output", "step", 0, b"submit"),
         OfferedTool("context_write", "step", 0, b"write"),
+        *(OfferedTool(spec.name, "step", 0, spec.name.encode()) for spec in AGENT_TOOL_SPECS),
     ),
     (OfferedModel("scripted", "m", 10_000),),
 )
@@ -142,13 +176,17 @@ _POLICY: Final = Policy(
     stall_ms=20_000,
     iterations_default=4,
     inbox_messages_max=3,
+    tree_children_max=3,
+    tree_runs_max=10,
+    tree_depth_max=3,
 )
 """Small numbers: what takes a fleet and a day otherwise happens within a few inputs."""
 
 
 def built_in() -> Cast:
-    """Four small agents that use every kind of stage, edge and tool."""
+    """Six small agents that use every kind of stage, edge and tool."""
     texts = {"one": _ONE, "talk": _TALK, "graph": _GRAPH, "seeded": _SEEDED}
+    texts |= {"boss": _BOSS, "split": _SPLIT}
     blueprints = tuple(parse_blueprint(text, where=name) for name, text in texts.items())
     prices = Prices((Priced("scripted", "m", Rates(1_000_000, 2_000_000, 100_000, 1_000_000)),))
     return Cast(blueprints, _OFFER, _POLICY, prices, _shelf(blueprints))

@@ -131,7 +131,7 @@ def _deliveries_move(world: World, n: int, row: Row) -> bool:
 def _calls_are_answered_once(world: World, n: int, row: Row) -> bool:
     """A turn's results stand behind it, one for each of its calls, once the turn is over."""
     turn: Turn | None = row.get(Turn)
-    open_calls = set() if turn is None else {call.call_id for call in turn.calls}
+    open_calls: set[str] = set() if turn is None else {call.call_id for call in turn.calls}
     for region in row[Context].regions:
         entries = region.entries
         for at, entry in enumerate(entries):

@@ -50,10 +50,13 @@ _NAMES = {kind: name for name, kind in PARTS.items()}
 class _ReadOnce(SourceFileLoader):
     """Keeps the code that it read: a world costs its classes, not a look at the file system."""
 
-    @cache  # noqa: B019 - there is one loader for the life of the process
+    _code: CodeType | None = None
+
     def get_code(self, fullname: str) -> CodeType | None:
         """See SourceFileLoader."""
-        return super().get_code(fullname)
+        if self._code is None:
+            self._code = super().get_code(fullname)
+        return self._code
 
 
 @cache
