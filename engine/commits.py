@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leviath.components.base import Component
     from leviath.engine.step import StepResult
     from leviath.persistence.database import Database
+    from leviath.persistence.home import HomeWatch
     from leviath.systems.run import EndingFact
     from leviath.systems.world import World
 
@@ -75,6 +76,8 @@ class Chain:
         self.db = db
         self.digest = digest
         self.step = 0
+        self.watch: HomeWatch | None = None
+        """Looks whether the home is still there before anything is taken for durable."""
 
     def commit(self, unit: Unit, prepare: Callable[[Unit], None] | None) -> int:
         """Write a unit in one transaction; returns its size in bytes.
@@ -136,6 +139,7 @@ class Chain:
             owing=_owing(unit),
         )
         self.db.commit(batch)
+        self._look()
         self.digest = digest
         if rows:
             self.step = rows[-1].step
@@ -143,6 +147,16 @@ class Chain:
             len(row.inputs) + len(row.changes) + len(row.events) for row in rows
         ) + sum(len(body) for _, body in unit.entries)
         return unit.size_bytes
+
+    def live(self, wall_ms: int) -> None:
+        """Renew the row of liveness. Raises what ``Database.liveness`` raises, and StorageError
+        when the home is gone."""
+        self._look()
+        self.db.liveness(wall_ms)
+
+    def _look(self) -> None:
+        if self.watch is not None:
+            self.watch.check()
 
     def write_slice(self, cut: int, rows: list[tuple[int, str, Component | None]]) -> None:
         """Write some rows of a cut."""

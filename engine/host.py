@@ -269,8 +269,8 @@ class Host:
     def _live(self) -> None:
         """Renew the one row that tells readers that all hosted runs are hosted."""
         if self.writer is not None and self.chain is not None:
-            db, wall_ms = self.chain.db, self.clock.wall_ms()
-            self.writer.submit(lambda: db.liveness(wall_ms), self._lived)
+            chain, wall_ms = self.chain, self.clock.wall_ms()
+            self.writer.submit(lambda: chain.live(wall_ms), self._lived)
 
     def _lived(self, value: object, error: Exception | None) -> None:
         if error is not None and not isinstance(error, DiskFull):

@@ -29,7 +29,7 @@ from leviath.engine.step import Stepper
 from leviath.engine.texts import Texts
 from leviath.persistence.database import Database, open_database
 from leviath.persistence.files import REAL, FileSystem
-from leviath.persistence.home import HomeLock, make_home, resolve_home
+from leviath.persistence.home import HomeLock, HomeWatch, make_home, resolve_home
 from leviath.systems.caches import Caches
 from leviath.systems.schedule import RULES
 from leviath.systems.world import World
@@ -261,6 +261,7 @@ async def _open_held(
         raise
     chain = Chain(database, loaded.digest)
     chain.step = loaded.step
+    chain.watch = HomeWatch(home)
     return Opened(
         home,
         lock,

@@ -137,6 +137,40 @@ class HomeLock:
         self.release()
 
 
+class HomeWatch:
+    """Whether a home is still where it was taken: its lock and its store, by (device, inode).
+
+    A home that is deleted, moved or replaced under its host goes on to take writes, which nobody
+    will find again. Made once lock and store are open.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._held: list[tuple[Path, tuple[int, int]]] = []
+        for path in (home / _LOCK_NAME, home / "world.db"):
+            # A store on the disk of a simulation has no path here.
+            with contextlib.suppress(OSError):
+                self._held.append((path, _identity_of_path(path)))
+
+    def check(self) -> None:
+        """Two looks at the disk. Raises StorageError when something else, or nothing, is there."""
+        for path, identity in self._held:
+            try:
+                there = _identity_of_path(path)
+            except (FileNotFoundError, NotADirectoryError):
+                there = None
+            except OSError:
+                continue  # what cannot be looked at is not known to be gone
+            if there != identity:
+                what = "is gone" if there is None else "was replaced by another file"
+                raise StorageError(
+                    f"{self._home}: {path.name} {what} while this host had it, and the host "
+                    "stops; move the home back as it was, or restore it from a copy, and open it "
+                    "again",
+                    path=str(path),
+                )
+
+
 def hosting_state(home: Path) -> HostingState:
     """Whether some process hosts the home now; takes no lock and leaves nothing behind.
 
