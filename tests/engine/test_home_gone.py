@@ -62,21 +62,29 @@ async def test_nothing_is_acknowledged_into_a_home_that_is_not_there(
     home = tmp_path / "home"
     path = agent(tmp_path)
     assert callable(harm)
-    with pytest.raises(StorageError, match=what) as caught:
+
+    async def use() -> None:
         async with opened(home, [Counting("done", loop=True)]) as world:
             first = await world.spawn(path, task="x", workdir=tmp_path)
             await first.wait()
             harm(home)
             with pytest.raises(LevError, match=what):
                 await world.spawn(path, task="y", workdir=tmp_path)
+
+    with pytest.raises(StorageError, match=what) as caught:
+        await use()
     assert str(home) in str(caught.value)
 
 
 @in_trio
 async def test_an_idle_host_notices_too(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with pytest.raises(StorageError, match="move the home back"):
+
+    async def idle() -> None:
         async with opened(home, [Counting("done")]) as world:
             move(home)
             async for _ in world.events():
                 pass
+
+    with pytest.raises(StorageError, match="move the home back"):
+        await idle()
