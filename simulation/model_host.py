@@ -100,8 +100,8 @@ class ModelHost:
         shelf: dict[bytes, Blueprint],
         *,
         seed: int,
-        policy: Policy | None = None,
-        prices: Prices | None = None,
+        policy: Policy,
+        prices: Prices,
         plants: Plants | None = None,
     ) -> None:
         self.offer = offer
