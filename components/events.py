@@ -28,6 +28,7 @@ class HomeOpened(Event, tag="opened"):
     set_aside: int = 0
     unreadable: int = 0
     quarantined: int = 0
+    rolled_back: int = 0
 
 
 class Spawned(Event, tag="spawned"):

@@ -35,8 +35,8 @@ class HostOpened(_Input, tag="opened"):
     drive: bool = True
     """False for a host that only carries out requests: nothing is sent, no run moves on."""
     found: tuple[int, ...] = ()
-    """How many runs were rewritten and imported, files set aside, folders unreadable and runs
-    quarantined while the home was opened."""
+    """How many runs were rewritten and imported, files set aside, folders unreadable, runs
+    quarantined and runs rolled back while the home was opened."""
 
 
 class HostClosing(_Input, tag="closing"):
@@ -58,6 +58,8 @@ class Settle(_Input, tag="settle"):
     """Runs whose effects were in flight when the last host went away. Sliced by the host."""
 
     ordinals: tuple[int, ...]
+    hold: str = ""
+    """Why these are held paused, with nothing made again until somebody resumes them."""
 
 
 class Slept(_Input, tag="slept"):

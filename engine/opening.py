@@ -352,18 +352,32 @@ def opening_inputs(
         len(findings.set_aside),
         len(findings.unreadable),
         len(findings.quarantined),
+        len(findings.rolled_back),
     )
     opening = HostOpened(opened.epoch, RULES, away, opened.clean, drive, found)
-    return [opening, configured] if drive else [opening]
+    # Held before anything can drive them.
+    held = [
+        Settle(slice_, _rolled_back_why(opened)) for slice_ in _slices(list(findings.rolled_back))
+    ]
+    return [opening, *held, configured] if drive else [opening, *held]
+
+
+def _rolled_back_why(opened: Opened) -> str:
+    return (
+        f"world.db ends at step {opened.loaded.step} and the run's files are of a later one: the "
+        "store was damaged, cut or put back; restore the home from a whole copy, or resume the run "
+        "to go on from the older state (its newer files are set aside in its folder)"
+    )
 
 
 def settle_inputs(opened: Opened) -> list[Input]:
     """The runs that the last host drove, in slices."""
-    runs = opened.loaded.in_flight
-    return [
-        Settle(tuple(runs[at : at + SETTLE_RUNS_MAX]))
-        for at in range(0, len(runs), SETTLE_RUNS_MAX)
-    ]
+    held = opened.findings.rolled_back
+    return [Settle(runs) for runs in _slices([n for n in opened.loaded.in_flight if n not in held])]
+
+
+def _slices(runs: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(runs[at : at + SETTLE_RUNS_MAX]) for at in range(0, len(runs), SETTLE_RUNS_MAX)]
 
 
 def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Policy:

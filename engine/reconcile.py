@@ -26,12 +26,14 @@ from leviath.engine.run_folders import (
 )
 from leviath.persistence.files import REAL, opened_folder, read_file_confined, storage_errors
 from leviath.persistence.run_meta import RunMeta
+from leviath.persistence.state_file import decode_state
 
 if TYPE_CHECKING:
     from leviath.persistence.files import FileSystem
     from leviath.persistence.reader import Reader
 
 META: Final = "meta.json"
+STATE: Final = "state.lev"
 _PAGE_RUNS: Final = 512
 _SLICE_RUNS: Final = 64
 """Folders between two yields: about a millisecond of stat calls."""
@@ -54,6 +56,16 @@ class Rebuilt(Struct, frozen=True):
     lost: tuple[str, ...]
 
 
+class RolledBack(Struct, frozen=True):
+    """A run whose files are newer than world.db: the store lost steps that had been durable."""
+
+    run_id: str
+    step: int
+    """The newest step of world.db, from which the run goes on once it is resumed."""
+    files_step: int
+    """The step of its state.lev, which was set aside."""
+
+
 class OpenReport(Struct, frozen=True, kw_only=True):
     """What opening a home found and did, by run id or by path below the home."""
 
@@ -67,6 +79,8 @@ class OpenReport(Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...] = ()
     rebuilt: tuple[Rebuilt, ...] = ()
     """Runs that came back after the loss of world.db, with what each of them lost."""
+    rolled_back: tuple[RolledBack, ...] = ()
+    """Runs held paused, because world.db lost steps that their files know."""
 
 
 class Findings(Struct):
@@ -80,6 +94,8 @@ class Findings(Struct):
     set_aside: list[str] = field(default_factory=list[str])
     unreadable: list[Unreadable] = field(default_factory=list[Unreadable])
     quarantined: list[Quarantined] = field(default_factory=list[Quarantined])
+    rolled_back: dict[int, RolledBack] = field(default_factory=dict[int, RolledBack])
+    """By ordinal."""
     rebuilding: bool = False
 
     def report(self) -> OpenReport:
@@ -92,6 +108,7 @@ class Findings(Struct):
             unreadable=tuple(self.unreadable),
             quarantined=tuple(self.quarantined),
             rebuilt=tuple(rebuilt),
+            rolled_back=tuple(self.rolled_back.values()),
         )
 
 
@@ -207,6 +224,8 @@ class _Known:
         self._findings = findings
         self._fs = fs
         self._doubtful_step = _first_doubtful_step(database)
+        world = database.world()
+        self._step = 0 if world is None else world.step
         life = database.liveness_read()
         self._alive_ms = 0 if life is None else life.wall_ms
 
@@ -225,6 +244,7 @@ class _Known:
                 elif self._is_stale(row, is_missing=is_folder is None):
                     self._findings.rewritten.append(row.ordinal)
                     self._findings.rewritten_ids.append(row.run_id)
+                    self._hold_what_is_ahead(row)
                 if count % _SLICE_RUNS == 0:
                     yield self._findings
             page = self._page(page[-1].ordinal)
@@ -255,6 +275,20 @@ class _Known:
             return False
         return self._differs(row) or (in_doubt and self._others_differ(row))
 
+    def _hold_what_is_ahead(self, row: _Row) -> None:
+        """Files leave after their step is durable: newer ones say that the store lost steps."""
+        data = self._read(row, STATE)
+        if data is None:
+            return
+        try:
+            state = decode_state(data)
+        except StorageError:
+            return  # torn, or of somebody else: it tells no step
+        if state.run_id == row.run_id and state.step > self._step:
+            self._set_aside(row, STATE)
+            found = RolledBack(row.run_id, self._step, state.step)
+            self._findings.rolled_back[row.ordinal] = found
+
     def _differs(self, row: _Row) -> bool:
         data = self._read(row, META)
         digest = None if data is None else file_digest(data)
@@ -263,7 +297,7 @@ class _Known:
         if digest == row.after:
             return False
         if _is_document(data):
-            self._set_aside(row)
+            self._set_aside(row, META)
         return True
 
     def _others_differ(self, row: _Row) -> bool:
@@ -281,13 +315,13 @@ class _Known:
         except StorageError:
             return None
 
-    def _set_aside(self, row: _Row) -> None:
+    def _set_aside(self, row: _Row, file: str) -> None:
         folder = self._runs / row.run_id
         for number in range(1, _ASIDE_MAX):
-            name = f"{META}.other-{number}"
+            name = f"{file}.other-{number}"
             if not os.path.lexists(folder / name):
                 with opened_folder(folder, self._fs) as fd, storage_errors(str(folder)):
-                    self._fs.replace(fd, META, name)
+                    self._fs.replace(fd, file, name)
                 self._findings.set_aside.append(f"runs/{row.run_id}/{name}")
                 return
 

@@ -116,6 +116,11 @@ def tell_report(report: OpenReport) -> None:
     for run_id in report.imported:
         if run_id not in known:
             note(f"{run_id} was taken in from its folder")
+    for held in report.rolled_back:
+        note(
+            f"{held.run_id} is held: world.db ends at step {held.step}, its files are of step "
+            f"{held.files_step} (now state.lev.other-N); restore a whole copy, or lev resume it"
+        )
     for path in report.set_aside:
         note(f"set aside: {path}")
     for folder in report.unreadable:

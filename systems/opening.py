@@ -11,7 +11,7 @@ from leviath.components.effects import Effect, Effects, Turn
 from leviath.components.error_kind import ErrorKind
 from leviath.components.errors import WorldError
 from leviath.components.events import HomeOpened
-from leviath.components.marker import Marker
+from leviath.components.marker import MOVES, Marker
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
@@ -19,7 +19,7 @@ from leviath.components.world_facts import Counters, Offer
 from leviath.systems import slots, stages, tools
 from leviath.systems.deliveries import settle_deliveries
 from leviath.systems.inference import charge_interrupted, give_up
-from leviath.systems.moves import move, progressed, set_marker
+from leviath.systems.moves import move, progressed, set_marker, touch
 from leviath.systems.spawning import gather
 from leviath.systems.views import view_of
 
@@ -39,7 +39,7 @@ def take_opened(world: World, tick: Tick, opened: HostOpened) -> None:
     )
     tick.events.append(
         HomeOpened(
-            tick.next_event, "", tick.now.wall_ms, opened.epoch, opened.clean, *opened.found[:5]
+            tick.next_event, "", tick.now.wall_ms, opened.epoch, opened.clean, *opened.found[:6]
         )
     )
 
@@ -87,7 +87,11 @@ def wake_set_up(run: Run, tick: Tick) -> None:
 def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> None:
     """Runs that the last host drove are driven again, each from what was durable."""
     for n in settle.ordinals:
-        if n in world:
+        if n not in world:
+            continue
+        if settle.hold:
+            tick.guard(n, "hold", lambda run, tick: hold_run(run, tick, settle.hold))
+        else:
             tick.guard(n, "settle", lambda run, tick: settle_run(run, tick, caches))
 
 
@@ -111,6 +115,20 @@ def settle_run(run: Run, tick: Tick, caches: Caches) -> None:
     turn = run.find(Turn)
     if turn is not None and stages.is_running(run) and run.marker is Marker.awaiting_tools:
         tools.go_on(run, tick)
+
+
+def hold_run(run: Run, tick: Tick, why: str) -> None:
+    """Hold a run that the last host may have taken further than is known here."""
+    if run.status is RunStatus.PAUSED:
+        status = run.get(Status)
+        run.put(replace(status, actor="engine", why=why))
+    elif RunStatus.PAUSED in MOVES[run.status]:
+        waiting = run.get(Status).waiting
+        move(run, tick, RunStatus.PAUSED, run.marker, actor="engine", why=why, waiting=waiting)
+    else:
+        return
+    rest_run(run, tick)
+    touch(run, tick, urgent=True)
 
 
 def rest_run(run: Run, tick: Tick) -> None:
