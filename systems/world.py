@@ -44,7 +44,7 @@ Written = dict[tuple[int, str], "Component | None"]
 """Parts by (owner, part name): the value that a step left, None for one that is gone."""
 Watcher = "Callable[[int, Component | None, Component | None], None]"
 _encode = msgspec.msgpack.Encoder().encode
-_NAMES = {kind: name for name, kind in PARTS.items()}
+_NAMES: dict[type, str] = {kind: name for name, kind in PARTS.items()}
 
 
 class _ReadOnce(SourceFileLoader):
