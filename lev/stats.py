@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, cast
 
-from msgspec.structs import asdict
-
 from leviath.components.errors import RunNotFound
 from leviath.components.money import usd_text
 from leviath.engine.clock import RealClock
 from leviath.lev.homes import home_of
 from leviath.lev.text import plural, show, span, table
 from leviath.persistence.store import Store
+from leviath.persistence.store_rows import together
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +37,9 @@ def stats(arguments: argparse.Namespace) -> int:
         since_ms = RealClock().wall_ms() - arguments.since * 1_000
     by = cast("By", arguments.by or "")
     with Store.open(path) as store:
-        (whole,) = store.stats(since_ms=since_ms)
-        groups = store.stats(since_ms=since_ms, by=by) if by else []
+        found = store.stats(since_ms=since_ms, by=by)
+    groups = found if by else []
+    whole = together(found)
     if arguments.plot is not None:
         from leviath.lev.stats_plot import draw
 
@@ -52,6 +52,8 @@ def stats(arguments: argparse.Namespace) -> int:
 
 
 def _document(whole: Stats, groups: list[Stats], by: By, since_ms: int | None) -> dict[str, object]:
+    from msgspec.structs import asdict
+
     def row(stats: Stats) -> dict[str, object]:
         mean = stats.duration_ms // stats.timed if stats.timed else None
         return asdict(stats) | {

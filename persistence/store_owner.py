@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 from typing import Final
 
 LEASE_MS: Final = 60_000
@@ -19,7 +18,7 @@ def own_name() -> str:
     that it is gone, also when its number was given to a new one.
     """
     pid = os.getpid()
-    return f"{socket.gethostname()}/{pid}/{_began(pid) or '?'}/{next(_numbers)}"
+    return f"{os.uname().nodename}/{pid}/{_began(pid) or '?'}/{next(_numbers)}"
 
 
 def is_gone(name: str) -> bool:
@@ -27,7 +26,7 @@ def is_gone(name: str) -> bool:
     host, _, rest = name.partition("/")
     pid, _, rest = rest.partition("/")
     began = rest.partition("/")[0]
-    if host != socket.gethostname() or not pid.isdecimal() or not os.path.isdir("/proc/self"):
+    if host != os.uname().nodename or not pid.isdecimal() or not os.path.isdir("/proc/self"):
         return False
     now = _began(int(pid))
     return now is None or began not in ("?", now)

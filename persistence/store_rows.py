@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INT64_MAX = 2**63 - 1
 """The largest integer that SQLite keeps as one."""
@@ -126,6 +130,12 @@ class Stats(Struct, frozen=True):
     def success_rate_ppm(self) -> int:
         """Successful runs in a million."""
         return 0 if not self.runs else self.succeeded * 1_000_000 // self.runs
+
+
+def together(groups: Sequence[Stats]) -> Stats:
+    """The sums over all groups."""
+    columns = [[getattr(group, name) for group in groups] for name in Stats.__struct_fields__[1:]]
+    return Stats("", *map(sum, columns))
 
 
 def utc(ms: int) -> str:
