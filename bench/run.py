@@ -23,6 +23,7 @@ import homes
 import steps
 import store
 import stretches
+import trees
 import turns
 from harness import Benchmark, Row, calibrate, scratch
 
@@ -33,6 +34,7 @@ BENCHMARKS: list[Benchmark] = [
     *steps.BENCHMARKS,
     *store.BENCHMARKS,
     *histories.BENCHMARKS,
+    *trees.BENCHMARKS,
 ]
 LATEST = Path(__file__).parent / "results" / "latest.json"
 _TIMEOUT_S = 900

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leviath.components.family import Outcome
     from leviath.systems.world import World
 
+_SHRINK_EVERY = 64
 WAITS = (Marker.waiting_for_children, Marker.fan_out_waiting)
 
 
@@ -371,7 +372,10 @@ class TreeIndex:
         if parent and parent in self._world:
             if is_kept:
                 outcome = outcome_of(row, blueprint_of(row, self._world.blueprints))
-                self.departed.setdefault(parent, Departed()).add(outcome)
+                departed = self.departed.setdefault(parent, Departed())
+                departed.add(outcome)
+                if len(departed) % _SHRINK_EVERY == 0:
+                    self._shrink(parent)
             else:
                 below = self.below.pop(owner, None)
                 cost: Cost | None = row.get(Cost)
@@ -392,6 +396,13 @@ class TreeIndex:
         for agenda in (self.unsettled, self.starting, self.waiting):
             agenda.discard(owner)
         self._leaving = owner
+
+    def _shrink(self, parent: int) -> None:
+        """Let go of the room that a parent's lists had when all of its children were in memory: a
+        dict gives none back by itself."""
+        for index in (self.live, self._hosted):
+            if parent in index:
+                index[parent] = dict(index[parent])
 
     @staticmethod
     def _unlist(index: dict[int, dict[int, None]], parent: int, child: int) -> None:
