@@ -146,6 +146,8 @@ class TreeIndex:
         self._parent: dict[int, int] = {}
         self._hosted: dict[int, dict[int, None]] = {}
         """The children of a run that are in memory, ended or not."""
+        self.partial: set[int] = set()
+        """Runs whose children are not all in memory."""
         self._counted: set[int] = set()
         """Ended children out of memory that nobody can ask about: their cost is counted above."""
         self._returning: set[int] = set()
@@ -371,6 +373,7 @@ class TreeIndex:
         parent = self._parent.get(owner, 0)
         if parent and parent in self._world:
             if is_kept:
+                self.partial.add(parent)
                 outcome = outcome_of(row, blueprint_of(row, self._world.blueprints))
                 departed = self.departed.setdefault(parent, Departed())
                 departed.add(outcome)
@@ -393,6 +396,7 @@ class TreeIndex:
         for index in (self.live, self.below, self.departed):
             index.pop(owner, None)
         self._parent.pop(owner, None)
+        self.partial.discard(owner)
         for agenda in (self.unsettled, self.starting, self.waiting):
             agenda.discard(owner)
         self._leaving = owner
@@ -421,6 +425,7 @@ class TreeIndex:
     ) -> None:
         """Learn of an ended child that is not in memory: how it ended, if anybody may ask, and
         what it and the runs below it cost."""
+        self.partial.add(parent)
         if outcome is None:
             self._counted.add(child)
         else:
@@ -434,7 +439,8 @@ class TreeIndex:
         """Take over from another index what no component in memory tells: the children that have
         left, and the sums that they are part of."""
         self.departed.update(other.departed)
-        for parent in other.departed:
+        self.partial.update(other.partial)
+        for parent in other.partial:
             n = parent
             while n:
                 if n in other.below:

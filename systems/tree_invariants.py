@@ -73,12 +73,10 @@ def waits_for_children(world: World, n: int, row: Row) -> bool:
 def sums_agree(world: World, n: int, row: Row) -> bool:
     """What is kept for the runs below is the sum over them, while all of them are in memory."""
     trees = world.trees
-    if n in trees.departed:
+    if n in trees.partial:
         return True
     total = Totals()
     for child in trees.hosted_children(n):
-        if child in trees.departed:
-            return True
         total.add(totals_of(world.get(child, Cost)))
         total.add(trees.below.get(child, Totals()))
     return total == trees.below.get(n, Totals())

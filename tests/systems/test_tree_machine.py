@@ -105,7 +105,7 @@ class Trees(RuleBasedStateMachine):
         infer = self.wanted(Infer, pick)
         if infer is None:
             return
-        more = {"agent": of, "join": join, "quorum": 1} if of else {}
+        more: dict[str, Any] = {"agent": of, "join": join, "quorum": 1} if of else {}
         asked = call("fan_out", items=[f"i{n}" for n in range(items)], **more)
         self.post(self.hand.inferred(infer, calls=(asked,), cost_nano_usd=5))
 
