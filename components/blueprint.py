@@ -345,6 +345,12 @@ class StageSpec(Node, frozen=True, kw_only=True):
     # Of mode fan_out.
     fan_out: FanOutSpec | None = None
 
+    @property
+    def instructions(self) -> str:
+        """What the model is told on entry: the system prompt, and how to split if it is to."""
+        split = "" if self.fan_out is None else self.fan_out.split_prompt
+        return "\n".join(filter(None, (self.system_prompt, split)))
+
 
 class FileTracking(Node, frozen=True, kw_only=True):
     """Which files are mirrored into a region as tools read and write them."""

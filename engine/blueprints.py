@@ -350,7 +350,7 @@ def _with_auto_regions(
     regions: tuple[RegionSpec, ...], stages: tuple[StageSpec, ...]
 ) -> tuple[RegionSpec, ...]:
     # Regions that the author declared stay as they are. The one sized by the prompts follows them.
-    widest = max((len(stage.system_prompt.encode()) for stage in stages), default=0)
+    widest = max((len(stage.instructions.encode()) for stage in stages), default=0)
     tokens = max(1, -(-widest // _BYTES_PER_TOKEN))
     *fixed, instructions = _AUTO
     auto = (*fixed, msgspec.structs.replace(instructions, max_tokens=tokens))

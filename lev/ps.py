@@ -189,6 +189,7 @@ def _entry(found: Snapshot, run: ListedRun) -> dict[str, object]:
         body["error"] = run.error
     return body | {
         "agent_name": run.agent_name,
+        "parent_run_id": run.parent_run_id,
         "stage": run.stage,
         "stage_index": run.stage_index,
         "num_stages": run.num_stages,
@@ -234,7 +235,7 @@ def _table(found: Snapshot) -> list[str]:
     head = ["RUN", *(["TITLE"] if titled else []), "STATUS", "STAGE", "ITER", "TOOLS", "AGE"]
     rows = [
         [
-            run.run_id,
+            "  " * depth + run.run_id,
             *([run.title or "-"] if titled else []),
             _status(found, run),
             _stage(run),
@@ -242,10 +243,32 @@ def _table(found: Snapshot) -> list[str]:
             str(run.tool_calls),
             age(run.progress_ms, found.now_ms),
         ]
-        for run in found.runs
+        for depth, run in nested(found.runs)
     ]
     last = len(head) - 1
     return table([head, *rows], right=(last - 2, last - 1, last)) if rows else []
+
+
+def nested(runs: list[ListedRun]) -> list[tuple[int, ListedRun]]:
+    """The runs of a page with how deep each stands below another one of it: a run is followed by
+    its children, oldest first; runs that stand alone keep their order."""
+    known = {run.run_id for run in runs}
+    below: dict[str, list[ListedRun]] = {}
+    tops: list[ListedRun] = []
+    for run in runs:
+        if run.parent_run_id in known and run.parent_run_id != run.run_id:
+            below.setdefault(str(run.parent_run_id), []).append(run)
+        else:
+            tops.append(run)
+    found: list[tuple[int, ListedRun]] = []
+    todo = [(0, run) for run in reversed(tops)]
+    while todo:
+        depth, run = todo.pop()
+        found.append((depth, run))
+        # Newest first, so that the oldest is taken next.
+        todo += [(depth + 1, child) for child in below.pop(run.run_id, ())]
+    # Runs whose documents name each other as parents have no top.
+    return found + [(0, run) for runs in below.values() for run in runs]
 
 
 def _status(found: Snapshot, run: ListedRun) -> str:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from leviath.components.effects import Turn
 from leviath.components.identity import Identity, Launch
+from leviath.components.money import NANO_PER_USD
 from leviath.components.progress import Cost
 from leviath.engine.clock import RealClock
+from leviath.engine.tree_loading import totals_of_row
 from leviath.lev.drift import drift
 from leviath.persistence.projection import project_meta
 
@@ -53,8 +55,28 @@ def run_document(parts: RunParts, hosting: HostingState) -> dict[str, object]:
             "cost_interrupted_at_most_usd": upper / 1_000_000_000 if upper else None,
             "blueprint_drift": drifted or None,
             "waiting_calls": _calls(parts),
+            "subtree": _subtree(parts),
         }
     )
+
+
+def _subtree(parts: RunParts) -> dict[str, object]:
+    """The run and all runs below it together. A cost that is not known is null, as everywhere."""
+    total = totals_of_row(parts.row)
+    total.add(parts.below.total)
+    nano = total.nano_usd
+    return {
+        "runs": total.runs,
+        "prompt_tokens": total.prompt,
+        "completion_tokens": total.completion,
+        "cached_tokens": total.cached,
+        "cache_write_tokens": total.cache_write,
+        "tool_calls": total.tool_calls,
+        "cost_usd": None if nano is None else nano / NANO_PER_USD,
+        "cost_priced_usd": total.priced_nano / NANO_PER_USD,
+        "unpriced_calls": total.unpriced,
+        "cost_is_exact": total.is_exact,
+    }
 
 
 def _calls(parts: RunParts) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from leviath.components.base import Component
 from leviath.components.errors import Damaged, RunNotFound
 from leviath.components.identity import Identity
+from leviath.lev.below import Below, read_below
 from leviath.persistence.database import open_database
 from leviath.persistence.journal import decode_changes
 from leviath.persistence.redo import Owners, apply_changes, decode_part
@@ -34,6 +35,7 @@ class RunParts:
         *,
         fault: str,
         children: tuple[str, ...],
+        below: Below,
         world_ms: int,
     ) -> None:
         self.row = row
@@ -45,6 +47,8 @@ class RunParts:
         """Why its components cannot be read, which is why no host drives it; else empty."""
         self.children = children
         """Ids of the runs that name this one as their parent, oldest first."""
+        self.below = below
+        """The runs below this one."""
         self.world_ms = world_ms
         """World time of the newest durable step."""
 
@@ -80,6 +84,7 @@ def read_run(home: Path, run_id: str) -> RunParts:
             texts,
             fault=fault,
             children=tuple(child.run_id for child in children),
+            below=read_below(reader, run_id),
             world_ms=_world_ms(reader),
         )
 

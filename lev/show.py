@@ -11,6 +11,7 @@ from leviath.components.output import Flags, Output
 from leviath.components.progress import Clock, Cost, Ledgers
 from leviath.components.status import Status
 from leviath.engine.clock import RealClock
+from leviath.lev.below import below_table, below_text
 from leviath.lev.drift import drift
 from leviath.lev.homes import home_of, run_in
 from leviath.lev.progress import cost_text, waiting_text
@@ -60,6 +61,7 @@ def show(arguments: argparse.Namespace) -> int:
     lines = _fields(parts, home, hosting, now_ms)
     lines += _stages(parts)
     lines += _calls(parts)
+    lines += below_table(parts.below)
     lines += _advice(parts, hosting, option)
     print_lines(lines)
     return 0
@@ -76,6 +78,8 @@ def _fields(parts: RunParts, home: Path, hosting: HostingState, now_ms: int) -> 
     pairs.append(("stage", _stage(parts)))
     pairs += _times(parts, now_ms)
     pairs.append(("cost", _cost(parts)))
+    if parts.below.total.runs:
+        pairs.append(("below", below_text(row, parts.below)))
     sent = f"{row.prompt_tokens:,} prompt, {row.completion_tokens:,} output"
     cached = f"{row.cached_tokens:,} cache read, {row.cache_write_tokens:,} cache write"
     pairs.append(("tokens", f"{sent}, {cached}"))

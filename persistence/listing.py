@@ -26,7 +26,7 @@ DIED_LOADING_MAX: Final = 2
 _COLUMNS: Final = (
     "ordinal, run_id, status, waiting_on, agent_name, stage, stage_index, num_stages, iteration, "
     "tool_calls, started_ms, updated_ms, progress_ms, ended_ms, title, error, yolo, has_output, "
-    "empty_output"
+    "empty_output, parent_run_id"
 )
 
 
@@ -52,6 +52,7 @@ class ListedRun(NamedTuple):
     yolo: int
     has_output: int
     empty_output: int
+    parent_run_id: str | None
 
 
 assert ", ".join(ListedRun._fields) == _COLUMNS

@@ -110,9 +110,7 @@ def enter(run: Run, tick: Tick, index: int) -> None:
         StageEntered(tick.next_event, run.run_id, tick.now.wall_ms, spec.name, previous.name, visit)
     )
     progressed(run, tick)
-    words = spec.system_prompt
-    if spec.fan_out is not None and spec.fan_out.split_prompt:
-        words = f"{words}\n{spec.fan_out.split_prompt}".lstrip("\n")
+    words = spec.instructions
     prompt = (regions.entry_of(inline(words)),) if words else ()
     if not regions.replace_all(run, regions.INSTRUCTIONS, prompt):
         fail(

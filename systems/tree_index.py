@@ -362,9 +362,11 @@ class TreeIndex:
                 self.unsettled.add(child)
 
     def _may_wait(self, owner: int) -> None:
-        position = self._world.find(owner, Position)
+        row = self._world.live_rows[owner]
+        position: Position | None = row.get(Position)
         if position is not None and position.marker in WAITS:
             self.waiting.add(owner)
+        if FanOut in row:
             self.starting.add(owner)
 
     def leaving(self, owner: int, *, is_kept: bool) -> None:

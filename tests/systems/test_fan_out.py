@@ -470,3 +470,16 @@ def test_a_worker_cancelled_with_its_id_is_known_in_the_report() -> None:
     says(world, two, "2")
     says(world, three, "3")
     assert "- a: cancelled: wrong item" in report(world, boss)[0]
+
+
+def test_an_agent_that_is_found_during_a_pause_starts_its_workers_on_resume() -> None:
+    world = hand()
+    boss = world.spawn(BOSS)
+    asks(world, boss, call("fan_out", items=THREE, agent="reader"))
+    world.post(Pause(boss))
+    found(world, TALK)
+    assert children(world, boss) == []
+    world.post(Resume(boss))
+    drain(world)
+    assert len(children(world, boss)) == 3
+    is_sound(world)

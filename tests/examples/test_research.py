@@ -1,0 +1,27 @@
+"""The research example prints what the file beside it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "research"
+
+
+@pytest.mark.timeout(120)
+def test_the_research_example_prints_what_it_promises(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLE / "run.py", "--keep", tmp_path / "kept"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    assert done.stdout.decode() == (EXAMPLE / "expected.txt").read_text(encoding="utf-8")
