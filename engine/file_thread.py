@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from leviath.persistence.files import FileSystem
 
+SYNC_ALL: Final = getattr(os, "sync", None) if sys.platform == "linux" else None
+"""Where it waits for the disk: on Linux."""
 _log = logging.getLogger("leviath.engine")
 
 DIGEST_BYTES: Final = 16
@@ -43,6 +46,12 @@ MISSING: Final = b""
 BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
 """What waits for a slow disk; beyond it commits wait too, and what failed is left to reconcile."""
 READ_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+TOGETHER_MIN: Final = 256
+"""Files that wait: from here on ended runs are made to last together, not each by itself. Ten
+thousand runs that end at once would take minutes of waiting for the disk."""
+TOGETHER_MAX: Final = 4_096
+"""Files after which they are, however many more wait."""
 
 Key = tuple[int, str]
 """(ordinal, file name relative to the run's folder)."""
@@ -117,6 +126,8 @@ class FileThread:
         self._problems: dict[str, str] = {}
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._unsynced = 0
+        """Files of ended runs that were written and do not yet last through a power cut."""
 
     # --- called while preparing -------------------------------------------------------------------
 
@@ -255,7 +266,12 @@ class FileThread:
                 batch = self._next_batch()
                 self._begun = frozenset(job.key for job in batch)
                 state = self._states.get(batch[0].run)
+                crowded = self._fs is REAL and SYNC_ALL is not None
+                together = crowded and len(self._jobs) >= TOGETHER_MIN
+            if together:
+                self._put_off(batch)
             errors = self._carry_out(batch, state)
+            self._sync_together(have_more=together)
             with self._changed:
                 self._begun = frozenset()
                 for job, error in zip(batch, errors, strict=True):
@@ -263,6 +279,19 @@ class FileThread:
                         self._bytes -= len(job.data)
                         self._note(job, error)
                 self._changed.notify_all()
+
+    def _put_off(self, batch: list[FileJob | Removal]) -> None:
+        for job in batch:
+            if isinstance(job, FileJob) and job.sync:
+                job.sync = False
+                self._unsynced += 1
+
+    def _sync_together(self, *, have_more: bool) -> None:
+        """Make all that was put off last, once the crowd is over or has grown too large."""
+        is_time = not have_more or self._unsynced >= TOGETHER_MAX
+        if self._unsynced and is_time and SYNC_ALL is not None:
+            self._unsynced = 0
+            SYNC_ALL()
 
     def _next_batch(self) -> list[FileJob | Removal]:
         """The oldest job with those behind it that are about the same run: its folder is opened
