@@ -22,7 +22,6 @@ from leviath.components.run_id import check_run_id
 from leviath.persistence.exchange import exchange_file, spare_name
 from leviath.persistence.files import (
     FOLDER_MODE,
-    REAL,
     append_lines,
     make_run_folder,
     opened_folder,
@@ -389,7 +388,7 @@ class FileThread:
         if place:
             self._append(job, place, name, below, stack)
             return
-        if not (job.is_calm and self._fs is REAL and exchange_file(folder, name, job.data)):
+        if not (job.is_calm and exchange_file(folder, name, job.data, self._fs)):
             write_file_atomic(folder, name, job.data, sync=job.sync, fs=self._fs)
         state.disk[name] = job.digest
         if job.drops_spare:

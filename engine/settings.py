@@ -22,6 +22,8 @@ _FILES: Final = (
     "sync",
     "close",
     "replace",
+    "open_rewrite",
+    "exchange",
     "unlink",
     "make_folder",
     "remove_tree",

@@ -8,20 +8,10 @@ spare is used again, so this is for files that are rewritten seconds apart (deci
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
-import sys
-from functools import cache
-from typing import TYPE_CHECKING, Final
 
-from leviath.persistence.files import FILE_MODE, check_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_EXCHANGE: Final = 2
-"""RENAME_EXCHANGE of ``linux/fs.h``."""
+from leviath.persistence.files import REAL, FileSystem, check_name
 
 
 def spare_name(name: str) -> str:
@@ -29,34 +19,17 @@ def spare_name(name: str) -> str:
     return f".{name}.spare"
 
 
-@cache
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """The C library's call; None where there is none."""
-    if sys.platform != "linux":
-        return None
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    call.restype = ctypes.c_int
-    exchange: Callable[[int, bytes, int, bytes, int], int] = call
-    return exchange
-
-
-def exchange_file(folder: int, name: str, data: bytes) -> bool:
+def exchange_file(folder: int, name: str, data: bytes, fs: FileSystem = REAL) -> bool:
     """Make the existing file ``name`` hold exactly ``data``; nothing is synced.
 
     False when that cannot be done here: no such file, no such call, a spare that is none. Nothing
     has changed then. Raises OSError when the disk refuses the bytes; the file is as it was.
     """
-    exchange = _renameat2()
-    if exchange is None:
+    if not fs.can_exchange:
         return False
     spare = spare_name(check_name(name))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(spare, flags, FILE_MODE, dir_fd=folder)
+        fd = fs.open_rewrite(folder, spare)
     except OSError:
         return False
     try:
@@ -65,9 +38,13 @@ def exchange_file(folder: int, name: str, data: bytes) -> bool:
             return False
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(fd, rest) :]
+            rest = rest[fs.write(fd, rest) :]
         if found.st_size > len(data):
-            os.ftruncate(fd, len(data))
+            fs.truncate(fd, len(data))
     finally:
-        os.close(fd)
-    return exchange(folder, spare.encode(), folder, name.encode(), _EXCHANGE) == 0
+        fs.close(fd)
+    try:
+        fs.exchange(folder, spare, name)
+    except OSError:
+        return False
+    return True

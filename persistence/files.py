@@ -8,12 +8,15 @@ one with faults in ``simulation.disk``.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,6 +32,8 @@ _NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _SCANNER_CODES: Final = frozenset((5, 32, 33))
 """Windows: access denied, sharing violation, lock violation. A virus scanner has the file open."""
 _REPLACE_WAITS_MS: Final = (10, 20, 40, 80, 160, 320)
+_EXCHANGE: Final = 2
+"""RENAME_EXCHANGE of ``linux/fs.h``."""
 _READ_BYTES: Final = 1024 * 1024
 
 Folder = int | str | os.PathLike[str]
@@ -74,6 +79,19 @@ class FileSystem(Protocol):
         """Give the file ``old`` the name ``new``, atomically."""
         ...
 
+    @property
+    def can_exchange(self) -> bool:
+        """Whether ``exchange`` may work here."""
+        ...
+
+    def open_rewrite(self, folder: int, name: str) -> int:
+        """A descriptor for writing a file from its start, which is made if missing."""
+        ...
+
+    def exchange(self, folder: int, one: str, other: str) -> None:
+        """Give two files each other's name, atomically."""
+        ...
+
     def unlink(self, folder: int, name: str) -> None:
         """Remove the name."""
         ...
@@ -85,6 +103,21 @@ class FileSystem(Protocol):
     def remove_tree(self, folder: int, name: str) -> None:
         """Remove a folder with all that is in it, following no link."""
         ...
+
+
+@cache
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """The C library's call; None where there is none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    call.restype = ctypes.c_int
+    swap: Callable[[int, bytes, int, bytes, int], int] = call
+    return swap
 
 
 class RealFileSystem:
@@ -128,6 +161,23 @@ class RealFileSystem:
     def replace(self, folder: int, old: str, new: str) -> None:
         """See FileSystem."""
         os.replace(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+
+    @property
+    def can_exchange(self) -> bool:
+        """See FileSystem."""
+        return _renameat2() is not None
+
+    def open_rewrite(self, folder: int, name: str) -> int:
+        """See FileSystem."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(name, flags, FILE_MODE, dir_fd=folder)
+
+    def exchange(self, folder: int, one: str, other: str) -> None:
+        """See FileSystem."""
+        swap = _renameat2()
+        if swap is None or swap(folder, one.encode(), folder, other.encode(), _EXCHANGE):
+            code = errno.ENOSYS if swap is None else ctypes.get_errno()
+            raise OSError(code, os.strerror(code), other)
 
     def unlink(self, folder: int, name: str) -> None:
         """See FileSystem."""

@@ -23,6 +23,7 @@ from leviath.persistence.files import RealFileSystem
 from leviath.simulation.disk_log import (
     SECTOR_BYTES,
     CrashImage,
+    Exchange,
     FolderSync,
     Found,
     Link,
@@ -136,13 +137,17 @@ class Recording:
             match operation:
                 case Unlink(name):
                     self._files.pop(name, None)
+                case Exchange(one, other):
+                    files = self._files
+                    files[one], files[other] = files[other], files[one]
                 case Rename(old, new):
                     if old in self._files:
                         self._files[new] = self._files.pop(old)
-                    self.log += self._late
-                    self._late.clear()
                 case _:
-                    pass
+                    return
+            if not isinstance(operation, Unlink):
+                self.log += self._late
+                self._late.clear()
 
     def postpone(self, operation: Operation) -> None:
         """Record a sync after the next rename."""
@@ -252,6 +257,7 @@ class RecordingFileSystem(RealFileSystem):
         self.recording = recording
         self._folders: dict[int, str] = {}  # descriptor -> relative name
         self._open: dict[int, int] = {}  # descriptor -> number of the file
+        self._rewritten: dict[int, int] = {}  # descriptor -> where its next write goes
 
     def open_folder(self, path: str) -> int:
         """See FileSystem."""
@@ -277,15 +283,31 @@ class RecordingFileSystem(RealFileSystem):
         self._open[fd] = self.recording.file_opened(path, created=not exists)
         return fd
 
+    def open_rewrite(self, folder: int, name: str) -> int:
+        """See FileSystem."""
+        path = self._path(folder, name)
+        exists = os.path.lexists(path)
+        if not exists:
+            self._fail("create")
+        fd = super().open_rewrite(folder, name)
+        self._open[fd] = self.recording.file_opened(path, created=not exists)
+        self._rewritten[fd] = 0
+        return fd
+
     def write(self, fd: int, data: memoryview) -> int:
         """See FileSystem."""
         failure = self.recording.failure_of("write")
         if failure == "eio":
             raise _os_error(failure)
-        offset = os.fstat(fd).st_size  # all our files grow at their end
+        # All our files grow at their end, but for those that are rewritten from their start.
+        offset = self._rewritten.get(fd, -1)
+        if offset < 0:
+            offset = os.fstat(fd).st_size
         fitting = data[: len(data) // 2] if failure == "enospc" else data
         count = super().write(fd, fitting)
         self.recording.record(Write(self._open[fd], offset, bytes(fitting[:count])))
+        if fd in self._rewritten:
+            self._rewritten[fd] += count
         if failure == "enospc":
             raise _os_error(failure)
         return count
@@ -311,6 +333,7 @@ class RecordingFileSystem(RealFileSystem):
         """See FileSystem."""
         self._folders.pop(fd, None)
         self._open.pop(fd, None)
+        self._rewritten.pop(fd, None)
         super().close(fd)
 
     def replace(self, folder: int, old: str, new: str) -> None:
@@ -318,6 +341,12 @@ class RecordingFileSystem(RealFileSystem):
         self._fail("rename")
         super().replace(folder, old, new)
         self.recording.record(Rename(self._name(folder, old), self._name(folder, new)))
+
+    def exchange(self, folder: int, one: str, other: str) -> None:
+        """See FileSystem. Fails as a rename does."""
+        self._fail("rename")
+        super().exchange(folder, one, other)
+        self.recording.record(Exchange(self._name(folder, one), self._name(folder, other)))
 
     def unlink(self, folder: int, name: str) -> None:
         """See FileSystem."""

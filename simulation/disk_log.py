@@ -64,6 +64,13 @@ class Rename(Struct, frozen=True):
     new: str
 
 
+class Exchange(Struct, frozen=True):
+    """Two files of a folder got each other's name."""
+
+    one: str
+    other: str
+
+
 class Unlink(Struct, frozen=True):
     """A name was removed."""
 
@@ -82,7 +89,7 @@ class FolderSync(Struct, frozen=True):
     folder: str
 
 
-Pending = Link | Write | Truncate | Rename | Unlink
+Pending = Link | Write | Truncate | Rename | Exchange | Unlink
 Operation = Found | Pending | Sync | FolderSync
 
 
@@ -196,6 +203,9 @@ class _Disk:
                 case Rename(old, new):
                     if old in names:
                         names[new] = names.pop(old)
+                case Exchange(one, other):
+                    if one in names and other in names:
+                        names[one], names[other] = names[other], names[one]
                 case Write(file, offset, data):
                     _put(body(file), offset, data)
                 case Truncate(file, length):
@@ -211,7 +221,7 @@ def _folders(operation: Pending) -> set[str]:
     match operation:
         case Link(_, name) | Unlink(name):
             return {os.path.dirname(name)}
-        case Rename(old, new):
+        case Rename(old, new) | Exchange(old, new):
             return {os.path.dirname(old), os.path.dirname(new)}
         case _:
             return set()

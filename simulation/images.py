@@ -18,7 +18,7 @@ from leviath.engine.file_thread import file_digest
 from leviath.engine.opening import open_home
 from leviath.persistence.database import open_database
 from leviath.simulation.checkers import Breached, check_caches, check_runs, check_totals
-from leviath.simulation.disk_log import Found, Link, Rename, Truncate, Write, materialise
+from leviath.simulation.disk_log import Exchange, Found, Link, Rename, Truncate, Write, materialise
 from leviath.simulation.scenario import Book, Outside, write_folder
 from leviath.simulation.telling import Disk, Said, tell
 
@@ -55,10 +55,16 @@ class Versions:
                     del data[file][length:]
                 case Rename(old, new):
                     names[new] = names.pop(old)
-                    if new.startswith("runs/"):
-                        self._of.setdefault(new, []).append(file_digest(bytes(data[names[new]])))
+                    self._note(new, data[names[new]])
+                case Exchange(one, other):
+                    names[one], names[other] = names[other], names[one]
+                    self._note(other, data[names[other]])
                 case _:
                     pass
+
+    def _note(self, name: str, body: bytearray) -> None:
+        if name.startswith("runs/"):
+            self._of.setdefault(name, []).append(file_digest(bytes(body)))
 
     def is_newer(self, name: str, found: bytes, row: MirrorRow | None) -> bool:
         """Whether a file holds a version that its row does not vouch for yet."""

@@ -1,7 +1,7 @@
 """Playing a scenario over a whole host, with whatever disk it is given, and what was said by then.
 
-The clock is moved by hand: a second passes with each turn, and whenever nothing happens outside, so
-that what waits for a time (a full disk, a retry, a busy run's files) does not wait for real.
+The clock is moved by hand: some seconds pass with each turn, and whenever nothing happens outside,
+so that what waits for a time (a full disk, a retry, a busy run's files) does not wait for real.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SEED: Final = 7
 LOOK_S: Final = 0.004
+_TURN_MS: Final = (1_000, 6_000)
+"""How long a turn takes, in turns: a run's files are replaced, or swapped when they are older."""
 _QUIET_LOOKS: Final = 3
 END_LIMIT_S: Final = 60.0
 """Real time in which a scenario has to end: beyond it a run is stuck."""
@@ -188,12 +190,12 @@ async def _listen(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Note what is heard, settle calls that may have happened, let a second pass with each turn."""
+    """Note what is heard, settle calls that may have happened, let time pass with each turn."""
     task_status.started()
     async for event in world.events(after=0):
         said.heard.append((0 if disk.position is None else disk.position(), event.number))
         if isinstance(event, TurnFinished):
-            clock.advance(1_000)
+            clock.advance(_TURN_MS[event.turn % 2])
         if isinstance(event, CallUnknown):
             run = world.run(event.run_id)
             if run.status.status is RunStatus.WAITING_INPUT:

@@ -51,7 +51,7 @@ _IN_HISTORIES: Final = {
 }
 _IN_IMAGES: Final = {
     "sync": (Fault("sync", _PLANTED_SYNC, "skip", 2),),
-    "file": (Fault("sync", _PLANTED_SYNC, "late", 2),),
+    "file": (Fault("sync", _PLANTED_SYNC, "late", 8),),
 }
 _vfs_numbers = itertools.count()
 

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from leviath.components.errors import DiskFull, LevError, StorageError
 from leviath.persistence import schema, sqlite
 from leviath.persistence.database import Batch, Database, JournalRow, StateRow, open_database
+from leviath.persistence.exchange import exchange_file, spare_name
 from leviath.persistence.files import (
     append_lines,
     make_run_folder,
+    opened_folder,
     read_file_confined,
     write_file_atomic,
 )
@@ -451,3 +453,30 @@ def test_a_torn_write_is_whole_sectors(offset: int, length: int) -> None:
             low, high = max(0, start - offset), max(0, start + 512 - offset)
             assert body[low:high] in (whole[low:high], bytes(len(whole[low:high])))
     assert torn
+
+
+def test_a_swap_of_names_is_recorded_as_what_the_disk_got(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    recording = Recording(tmp_path / "home")
+    fs = RecordingFileSystem(recording)
+    write_file_atomic(recording.root, "f", b"first, which is long", sync=True, fs=fs)
+    with opened_folder(recording.root, fs) as folder:
+        for text in (b"second", b"third one", b"4"):
+            if not exchange_file(folder, "f", text, fs):
+                pytest.skip("this kernel or file system cannot exchange names")
+        fs.sync(folder)
+    assert (recording.root / "f").read_bytes() == b"4"
+    images = list(recording.crash_images())
+    spares = {image.files.get(spare_name("f")) for image in images}
+    assert {b"third one"} <= spares, "the spare has the version before"
+    last = [image for image in images if image.position == len(recording.log)]
+    for image in last:
+        assert set(image.files) == {"f", spare_name("f")}, "the names are durable"
+    assert any(
+        image.files == {name: (recording.root / name).read_bytes() for name in image.files}
+        for image in last
+    )
+    recording.arm(Fault("rename", 1, "eio"))
+    with opened_folder(recording.root, fs) as folder:
+        assert exchange_file(folder, "f", b"5", fs) is False
+    assert (recording.root / "f").read_bytes() == b"4", "as it was"
