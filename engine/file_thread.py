@@ -22,6 +22,7 @@ from leviath.components.run_id import check_run_id
 from leviath.persistence.exchange import exchange_file, spare_name
 from leviath.persistence.files import (
     FOLDER_MODE,
+    REAL,
     append_lines,
     make_run_folder,
     opened_folder,
