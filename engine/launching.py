@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from leviath.components.blueprint import decode_blueprint
-from leviath.components.errors import DiskFull, StorageError
+from leviath.components.errors import DiskFull, DocumentError, StorageError
 from leviath.components.inputs import (
     Configured,
 )
 from leviath.components.parts import PARTS, WORLD_OWNER
 from leviath.components.world_facts import Counters
 from leviath.engine.files_mirror import FilesMirror
+from leviath.engine.hiding import hidden
 from leviath.engine.host import Host
 from leviath.engine.limits import EVENT_QUEUE_MAX
 from leviath.engine.mirroring import Mirror
@@ -202,7 +203,7 @@ async def take_folders(opened: Opened, host: Host) -> None:
     A home that had no world of its own drives what it finds; in another, somebody has to ask.
     """
     findings = opened.findings
-    refused: dict[str, Ack] = {}
+    refused: dict[str, str] = {}
     answered = trio.Event()
     waiting = len(findings.imports)
 
@@ -210,30 +211,39 @@ async def take_folders(opened: Opened, host: Host) -> None:
         nonlocal waiting
         waiting -= 1
         if ack.code:
-            refused[run.run_id] = ack
+            refused[run.run_id] = ack.message
         if not waiting:
             answered.set()
 
-    for run in findings.imports:
-        _take_in(run, opened, host.outside)
-        host.ask(partial(run.as_input, hold=not opened.is_new), partial(answer, run))
-    if findings.imports:
+    for found in findings.imports:
+        try:
+            run = _take_in(found, opened, host.outside)
+        except DocumentError as error:
+            refused[found.run_id] = error.message
+            waiting -= 1
+        else:
+            host.ask(partial(run.as_input, hold=not opened.is_new), partial(answer, run))
+    if waiting:
         await answered.wait()
-    for run_id, ack in refused.items():
-        findings.unreadable.append(Unreadable(run_id, ack.message))
+    findings.unreadable.extend(Unreadable(*why) for why in refused.items())
     findings.imports = [run for run in findings.imports if run.run_id not in refused]
 
 
-def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> None:
-    """Keep what the Import input of a run from a folder refers to."""
-    for ref, secret in run.secrets:
-        # Before anything of the run is kept: what quotes the secret is shown without it.
+def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> ImportedRun:
+    """Keep what the Import input of a run from a folder refers to, and give the run to take in.
+
+    Raises DocumentError for a run that cannot lose the secret of its callback; nothing is kept.
+    """
+    for _, secret in run.secrets:
         opened.texts.redactor.learn(secret)
+    run = hidden(run, opened.texts.redactor)
+    for ref, secret in run.secrets:
         outside.keep_secret(ref, secret.reveal())
     for digest, body in run.bodies:
         opened.texts.keep(body)
         if digest == run.blueprint:
             opened.world.blueprints.setdefault(digest, decode_blueprint(body))
+    return run
 
 
 async def close_host(opened: Opened, host: Host) -> None:
