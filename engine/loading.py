@@ -116,6 +116,8 @@ def load_world(
     for count, _ in enumerate(departed):
         if count % _SLICE_RUNS == 0:
             yield loaded
+    # Those who had the highest places may have ended: counting goes on from where it stood.
+    world.sequence = world.get(WORLD_OWNER, Counters).sequence
     world.sort_queues()
     caches.rebuild_order()
     yield loaded

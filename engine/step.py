@@ -23,7 +23,7 @@ from leviath.systems import intake, slots, timers, trees
 from leviath.systems.caches import Caches
 from leviath.systems.control import drop_effect, fail_stage, put_down
 from leviath.systems.run import Ack, EndingFact, LedgerFact, Now, ResumedFact, Run, Tick
-from leviath.systems.schedule import PER_RUN
+from leviath.systems.schedule import PER_RUN, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,9 +73,11 @@ class StepResult(Struct, frozen=True, gc=False):
 class Stepper:
     """A world with its caches, stepped by whoever drives it: host, replay, simulator or test."""
 
-    def __init__(self, world: World, caches: Caches) -> None:
+    def __init__(self, world: World, caches: Caches, *, schedule: Schedule | None = None) -> None:
         self.world = world
         self.caches = caches
+        self.schedule: Schedule = PER_RUN if schedule is None else schedule
+        """Systems over one run by marker; others than ``PER_RUN`` to try changed rules."""
 
     def step(self, inputs: Sequence[Input], now: Now) -> StepResult:
         """Take ``inputs`` in order at ``now`` and let every run go as far as it can.
@@ -172,7 +174,7 @@ class Stepper:
         world = self.world
         for _ in range(world.policy.rounds_max):
             moved = False
-            for marker, system in PER_RUN.items():
+            for marker, system in self.schedule.items():
                 queue = world.runs_with(marker)
                 if queue:
                     moved = True
@@ -186,7 +188,7 @@ class Stepper:
                 return
         rounds = world.policy.rounds_max
         message = f"the run moved {rounds} times within one step without a model call: a loop"
-        for marker in PER_RUN:
+        for marker in self.schedule:
             for n in list(world.runs_with(marker)):
                 failures.append((n, "schedule: loop"))
                 put_down(Run(world, n), tick, message)

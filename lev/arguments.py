@@ -33,6 +33,11 @@ COMMANDS: Final = {
     "gc": "leviath.lev.gc:gc",
     "torture": "leviath.lev.torture:torture",
     "stats": "leviath.lev.stats:stats",
+    "replay": "leviath.lev.replaying:replay",
+    "export": "leviath.lev.exporting:export",
+    "at": "leviath.lev.history:at",
+    "diff": "leviath.lev.history:diff",
+    "why": "leviath.lev.history:why",
 }
 """Where each command lives; imported when it is called, and no other is."""
 
@@ -92,6 +97,11 @@ def parser() -> argparse.ArgumentParser:
     _gc(command("gc", "remove ended runs by age and count"))
     _torture(command("torture", "crash a scenario everywhere and count what breaks", home=False))
     _stats(command("stats", "tell what runs cost and how often they worked"))
+    _replay(command("replay", "run a saved world again and compare every step", home=False))
+    _export(command("export", "write a world, or what one run comes from, to a folder"))
+    _at(command("at", "tell what the world was after a step"))
+    _diff(command("diff", "tell what differs between two steps"))
+    _why(command("why", "tell what made a run what it is"))
     return top
 
 
@@ -258,6 +268,40 @@ def _stats(to: argparse.ArgumentParser) -> None:
     _json(to)
     text = "draw it, too: a file that ends in .png or .svg"
     to.add_argument("--plot", metavar="FILE", help=text)
+
+
+def _replay(to: argparse.ArgumentParser) -> None:
+    to.add_argument("path", metavar="PATH", help="a home, or a folder that `lev export` wrote")
+    text = "make what the present rules do the new expectation of an exported folder"
+    what = to.add_mutually_exclusive_group()
+    what.add_argument("--accept", action="store_true", help=text)
+    what.add_argument("--upto", metavar="STEP", type=_whole, help="stop after that step")
+    _json(to)
+
+
+def _export(to: argparse.ArgumentParser) -> None:
+    to.add_argument("run", metavar="RUN|all", help="a run id, the start of one, or `all`")
+    to.add_argument("folder", metavar="DIR", help="a new or empty folder, or an older export")
+    _json(to)
+
+
+def _at(to: argparse.ArgumentParser) -> None:
+    to.add_argument("step", metavar="STEP", type=_whole, help="the number of a step")
+    text = "only that run, with all of its components"
+    to.add_argument("run", metavar="RUN", nargs="?", help=text)
+    _json(to)
+
+
+def _diff(to: argparse.ArgumentParser) -> None:
+    to.add_argument("first", metavar="STEP", type=_whole, help="the number of a step")
+    to.add_argument("second", metavar="STEP", type=_whole, help="the number of a later one")
+    _json(to)
+
+
+def _why(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    to.add_argument("--upto", metavar="STEP", type=_whole, help="only what came up to that step")
+    _json(to)
 
 
 def _whole(text: str) -> int:

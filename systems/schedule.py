@@ -6,20 +6,21 @@ run goes from one to the next by its marker alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leviath.components.marker import TRANSIENT, Marker
 from leviath.systems.tools import dispatch_tools, process_response
 from leviath.systems.transitions import after_text, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leviath.systems.run import Run, Tick
 
 RULES: Final = 2
 """Version of the rules: raised whenever the same inputs may give other changes."""
+
+Schedule: TypeAlias = "Mapping[Marker, Callable[[Run, Tick], None]]"
 
 PER_RUN: Final[MappingProxyType[Marker, Callable[[Run, Tick], None]]] = MappingProxyType(
     {
