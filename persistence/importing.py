@@ -207,8 +207,9 @@ def find_stage(blueprint: Blueprint, name: str, index: int) -> int | None:
 
 
 def _place_stage(parts: Parts, meta: RunMeta, blueprint: Blueprint) -> None:
-    started = bool(meta.current_stage) or meta.status not in (RunStatus.STARTING, RunStatus.PAUSED)
-    if not started:
+    waits = meta.status in (RunStatus.STARTING, RunStatus.PAUSED)
+    if not meta.current_stage and (waits or meta.status.is_ended):
+        # It was not in its first stage yet, or never came there.
         return
     parts.pop(Stage, None)
     index = find_stage(blueprint, clean_text(meta.current_stage), meta.stage_index)
