@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import closing
+import signal
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from leviath.components.errors import ConfigError
@@ -20,7 +21,7 @@ from leviath.simulation.torture_cast import built_in, cast_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from leviath.simulation.scenario import Scenario
     from leviath.simulation.torture import Case
@@ -49,11 +50,25 @@ def torture(arguments: argparse.Namespace) -> int:
     if arguments.acts is not None:
         return task.repeat_history()
     try:
-        task.count(task.cases())
+        with _interrupts():
+            task.count(task.cases())
     except KeyboardInterrupt:
         if not arguments.forever:
             raise
     return task.tell()
+
+
+@contextmanager
+def _interrupts() -> Generator[None]:
+    """SIGTERM ends the block as SIGINT does, so that what was made is removed; also where a shell
+    that put the command into the background has it ignore SIGINT."""
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Task:

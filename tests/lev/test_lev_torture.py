@@ -140,7 +140,8 @@ def test_an_agent_of_ones_own_is_tortured_with_its_tools(lev: Any, tmp_path: Pat
     assert not (tmp_path / "work" / "sent").exists(), "the folder itself is only copied"
 
 
-def test_it_goes_on_forever_until_interrupted_and_prints_seeds() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_goes_on_forever_until_interrupted_and_prints_seeds(number: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "leviath.lev", "torture", "--forever", "--seed", "7"],
         env=os.environ | {"PYTHONPATH": str(SRC)},
@@ -150,7 +151,7 @@ def test_it_goes_on_forever_until_interrupted_and_prints_seeds() -> None:
     ) as process:
         assert process.stderr is not None
         said = [process.stderr.readline() for _ in range(2)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, _ = process.communicate(timeout=60)
     assert said == ["random histories ...\n", "seeds 7 to 206: nothing broken\n"]
     assert process.returncode == 0
