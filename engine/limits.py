@@ -112,6 +112,9 @@ TOOL_SPILL_BYTES_MAX: Final = 64 * MIB
 """What of a tool's result is kept in its spill file; beyond it the process group is killed."""
 TOOL_GROUP_KILL_MS: Final = 2_000
 """A tool's process group is gone this long after its host died."""
+READ_SCAN_BYTES_MAX: Final = 256 * MIB
+"""What one read_file looks through for the lines asked for: under a second from memory. A sparse
+file may claim far more, and would hold a thread for as long as that takes."""
 SECRET_CHARS_MIN: Final = 8
 """Shorter values are not hidden: they are words and numbers of everyday texts."""
 SECRET_ENV_CHARS_MIN: Final = 12

@@ -11,7 +11,7 @@ import msgspec
 
 from leviath.components.clean import clean_text
 from leviath.components.errors import ToolError
-from leviath.engine.limits import KIB, TOOL_RESULT_INLINE_BYTES_MAX
+from leviath.engine.limits import KIB, READ_SCAN_BYTES_MAX, TOOL_RESULT_INLINE_BYTES_MAX
 from leviath.engine.toolbox import staging
 from leviath.engine.toolbox.call import ToolCall, ToolResult
 from leviath.engine.toolbox.confine import Place, locate, open_file, open_folder, tool_error
@@ -22,6 +22,8 @@ ENTRIES_MAX: Final = 1000
 READ_BYTES_MAX: Final = TOOL_RESULT_INLINE_BYTES_MAX - KIB
 """What one read gives, less room for the note: the file itself is the spill file of the rest."""
 _SNIFF_BYTES: Final = 8 * KIB
+_SKIP_BYTES: Final = 64 * KIB
+"""What is read at a time of lines that are skipped."""
 
 _PATH = "Path of the file, relative to the working folder."
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -112,11 +114,14 @@ def _refuse_binary(file: BinaryIO, place: Place) -> None:
 
 def _read_lines(file: BinaryIO, offset_lines: int, limit_lines: int | None) -> str:
     """The lines asked for, as many as fit, with a note when the file goes on after them."""
-    number = 0
-    while number < offset_lines:
-        if not _skip_line(file):
-            return f"[the file has {number} lines]"
-        number += 1
+    number, is_cut = _skip_lines(file, offset_lines)
+    if is_cut:
+        return (
+            f"[line {offset_lines + 1} is not within the first {READ_SCAN_BYTES_MAX} bytes of the "
+            f"file, and no more are looked through: line {number + 1} is where they end]"
+        )
+    if number < offset_lines:
+        return f"[the file has {number} lines]"
     end = None if limit_lines is None else offset_lines + limit_lines
     kept: list[bytes] = []
     room = READ_BYTES_MAX
@@ -137,9 +142,11 @@ def _cut_read(file: BinaryIO, kept: list[bytes], line: bytes, number: int) -> st
     """What fits when ``line``, the start of line ``number``, does not."""
     if kept:
         return f"{_text(kept)}\n[more lines follow; go on with offset_lines={number}]"
-    if not line.endswith(b"\n"):
-        _skip_line(file)
-    more = f"; go on with offset_lines={number + 1}" if file.read(1) else ""
+    more = ""
+    if not line.endswith(b"\n") and not _skip_rest(file):
+        more = f"; where it ends is not within the first {READ_SCAN_BYTES_MAX} bytes of the file"
+    elif file.read(1):
+        more = f"; go on with offset_lines={number + 1}"
     return f"{_text([line[:-1]])}\n[line {number + 1} is cut at {READ_BYTES_MAX} bytes{more}]"
 
 
@@ -147,13 +154,36 @@ def _text(lines: list[bytes]) -> str:
     return b"".join(lines).decode(errors="replace")
 
 
-def _skip_line(file: BinaryIO) -> bool:
-    """Read to the end of the line in small parts; False at the end of the file."""
-    part = file.readline(READ_BYTES_MAX)
-    found = bool(part)
+def _skip_lines(file: BinaryIO, count: int) -> tuple[int, bool]:
+    """Move behind that many lines: how many there were, and whether no more are looked through."""
+    number, at, ends_open = 0, 0, False
+    while number < count:
+        if at >= READ_SCAN_BYTES_MAX:
+            return number, True
+        block = file.read(_SKIP_BYTES)
+        if not block:
+            return number + ends_open, False
+        ends = block.count(b"\n")
+        if number + ends >= count:
+            end = -1
+            for _ in range(count - number):
+                end = block.index(b"\n", end + 1)
+            file.seek(at + end + 1)
+            return count, False
+        number += ends
+        at += len(block)
+        ends_open = not block.endswith(b"\n")
+    return number, False
+
+
+def _skip_rest(file: BinaryIO) -> bool:
+    """Read to the end of the line in small parts; False where no more is looked through."""
+    part = b"."
     while part and not part.endswith(b"\n"):
-        part = file.readline(READ_BYTES_MAX)
-    return found
+        if file.tell() >= READ_SCAN_BYTES_MAX:
+            return False
+        part = file.readline(_SKIP_BYTES)
+    return True
 
 
 def _entry_line(folder: int, name: str) -> str:

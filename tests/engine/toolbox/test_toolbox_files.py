@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from leviath.engine.limits import READ_SCAN_BYTES_MAX
 from leviath.engine.toolbox.files import ENTRIES_MAX, READ_BYTES_MAX
 from leviath.engine.tools import Tool, ToolCall, ToolResult
 
@@ -40,6 +41,34 @@ def test_read_gives_the_lines_asked_for_and_says_how_to_go_on(work: Path, use: U
     assert use("read_file", path="f", offset_lines=9).text == "[the file has 4 lines]"
     (work / "none").write_text("")
     assert use("read_file", path="none").text == "[empty]"
+
+
+def test_no_more_of_a_huge_file_is_looked_through_than_is_said(work: Path, use: Use) -> None:
+    # 4 TiB of nothing behind text: to look through all of it would take the better part of an hour.
+    with (work / "huge").open("wb") as file:
+        file.write(b"text\n" * 4_000)
+        file.truncate(2**42)
+    text = use("read_file", path="huge", offset_lines=5_000).text
+    assert f"not within the first {READ_SCAN_BYTES_MAX} bytes" in text
+    assert "line 4001 is where they end" in text
+    assert use("read_file", path="huge", offset_lines=3_999, limit_lines=1).text.startswith("text")
+    text = use("read_file", path="huge", offset_lines=4_000).text
+    assert text.endswith(
+        f"[line 4001 is cut at {READ_BYTES_MAX} bytes; where it ends is not within the first "
+        f"{READ_SCAN_BYTES_MAX} bytes of the file]"
+    )
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 200_000])
+def test_lines_are_skipped_wherever_a_block_ends(work: Path, use: Use, size: int, end: str) -> None:
+    lines = ["x" * (size - 1), "", "y" * size, "z"]
+    (work / "f").write_text("\n".join(lines) + end)
+    for at, line in enumerate(lines):
+        text = use("read_file", path="f", offset_lines=at, limit_lines=1).text
+        assert text.startswith(f"{line}\n"[:9] if at < 3 else line)
+    assert use("read_file", path="f", offset_lines=4).text == "[the file has 4 lines]"
+    assert use("read_file", path="f", offset_lines=99).text == "[the file has 4 lines]"
 
 
 def test_a_long_file_read_in_parts_is_the_file(work: Path, use: Use) -> None:
