@@ -6,7 +6,7 @@ Arguments enter as JSON text; the step gets them as fields, checked and cut to w
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -142,8 +142,9 @@ def agent_fields(tool: str, value: dict[Any, Any], texts: Texts) -> tuple[Fields
                 return (), f"unusable: {name} is not from 0 to {FAN_OUT_ITEMS_MAX}"
             fields.append((str(name), inline(str(field))))
         elif isinstance(field, list) and name == "agent_ids":
-            ids = [texts.label(item) for item in field if isinstance(item, str)]
-            if len(ids) != len(field) or len(ids) > FAN_OUT_ITEMS_MAX:
+            given = cast("list[object]", field)
+            ids = [texts.label(item) for item in given if isinstance(item, str)]
+            if len(ids) != len(given) or len(ids) > FAN_OUT_ITEMS_MAX:
                 return (), f"unusable: {name} is no list of ids"
             # Whole: the step itself reads them.
             fields.append((str(name), inline("\n".join(ids))))
@@ -157,8 +158,8 @@ def agent_fields(tool: str, value: dict[Any, Any], texts: Texts) -> tuple[Fields
         elif field is not None:
             return (), f"unusable: {name} has a value of the wrong type"
     for name in _NUMBERS:
-        given = dict(fields).get(name)
-        if given is not None and not given.body.isdecimal():
+        number = dict(fields).get(name)
+        if number is not None and not number.body.isdecimal():
             return (), f"unusable: {name} is no whole number"
     if tool == FAN_OUT and "items" not in value:
         return (), "incomplete: items is missing"
@@ -175,14 +176,16 @@ def _too_large(name: str, text: str) -> str:
 def _items(value: object, texts: Texts) -> tuple[list[tuple[str, Text]], str]:
     if not isinstance(value, list):
         return [], "unusable: items is no list"
-    if len(value) > FAN_OUT_ITEMS_MAX:
-        return [], f"too large: {len(value):,} items, {FAN_OUT_ITEMS_MAX:,} are allowed"
+    items = cast("list[object]", value)
+    if len(items) > FAN_OUT_ITEMS_MAX:
+        return [], f"too large: {len(items):,} items, {FAN_OUT_ITEMS_MAX:,} are allowed"
     found: dict[str, Text] = {}
-    for number, item in enumerate(value, 1):
-        item_id, task = str(number), item
+    for number, item in enumerate(items, 1):
+        item_id: object = str(number)
+        task = item
         if isinstance(item, dict):
-            task = item.get("task")
-            item_id = item.get("id", item_id)
+            fields = cast("dict[object, object]", item)
+            task, item_id = fields.get("task"), fields.get("id", item_id)
         if not isinstance(task, str) or not task.strip():
             return [], f"unusable: item {number} has no task; give a text, or {{id, task}}"
         if not isinstance(item_id, str) or not 0 < len(item_id) <= ITEM_ID_CHARS_MAX:

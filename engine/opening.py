@@ -50,7 +50,7 @@ nothing is written."""
 S = TypeVar("S")
 SLOTS_MAX = 1_000_000
 _DEATHS_MAX = 2
-_NOT_ZERO = ("attempts_max", "rounds_max")
+_NOT_ZERO = ("attempts_max", "rounds_max", "tree_moves_max")
 """Numbers of a Policy that may not be 0. No slots may: nothing is granted until there are some."""
 _log = logging.getLogger("leviath.engine")
 

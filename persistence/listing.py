@@ -144,14 +144,16 @@ class Listing:
         return dict(self._all("select status, count(*) from run group by status"))
 
     def ended(self) -> list[EndedRun]:
-        """All ended runs without a child that has not ended, newest ending first."""
+        """All ended runs that have no child or parent at work, newest ending first."""
         sql = (
             "select run_id, status, coalesce(ended_ms, updated_ms) as over from run"  # noqa: S608
             f" where status in ({_marks(ENDED)}) and not exists (select 1 from run as child"
             f" where child.parent_run_id = run.run_id and child.status not in ({_marks(ENDED)}))"
+            " and not exists (select 1 from run as parent where parent.run_id = run.parent_run_id"
+            f" and parent.status not in ({_marks(ENDED)}))"
             " order by over desc, ordinal desc"
         )
-        return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED))]
+        return [EndedRun(*row) for row in self._all(sql, (*ENDED, *ENDED, *ENDED))]
 
     def run_ids(self) -> set[str]:
         """The ids of all runs, ended ones too."""

@@ -116,5 +116,5 @@ def start_child(
         )
     )
     # The list of its children is part of its files.
-    touch(run, tick)
+    touch(run, tick, urgent=True)
     return child

@@ -105,7 +105,8 @@ class Agenda:
         return bool(self._members)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._members))
+        """In no order: for questions whose answer does not depend on one."""
+        return iter(self._members)
 
     def add(self, n: int) -> None:
         """Put a run on it."""
@@ -455,6 +456,6 @@ class TreeIndex:
             "live": {n: self.live_children(n) for n in sorted(self.live)},
             "below": {n: msgspec.structs.astuple(self.below[n]) for n in sorted(self.below)},
             "parents": dict(sorted(self._parent.items())),
-            "unsettled": [n for n in self.unsettled if self.wanted_move(n)],
-            "starting": [n for n in self.starting if self.may_start(n)],
+            "unsettled": sorted(n for n in self.unsettled if self.wanted_move(n)),
+            "starting": sorted(n for n in self.starting if self.may_start(n)),
         }

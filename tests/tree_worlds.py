@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import trio
 from engine_worlds import MODEL
 
 from leviath.engine.blueprints import parse_blueprint
@@ -120,6 +121,24 @@ def answers(items: int = 10, *, size: int = 1_500) -> Answers:
         work=work,
         merge=merge,
     )
+
+
+class Stops(Answers):
+    """``answers`` for so many calls, then none; says when it is asked for one more."""
+
+    def __init__(self, items: int, most: int) -> None:
+        super().__init__(**answers(items).by_stage)
+        self.left = most
+        self.stopped = trio.Event()
+
+    async def infer(
+        self, request: InferenceRequest, on_text: Callable[[str], None] | None
+    ) -> InferenceReply:
+        if not self.left:
+            self.stopped.set()
+            await trio.sleep_forever()
+        self.left -= 1
+        return await super().infer(request, on_text)
 
 
 def expected(items: int = 10) -> str:

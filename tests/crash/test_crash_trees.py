@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from engine_worlds import in_trio, opened, until
 from msgspec.structs import replace
-from tree_worlds import Answers, answers, expected, splitter
+from tree_worlds import Stops, answers, expected, splitter
 
 from leviath.simulation.disk import Recording, RecordingDisk
 from leviath.simulation.disk_log import crash_images, materialise
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leviath.components.world_facts import Policy
-    from leviath.engine.ports import InferenceReply, InferenceRequest
     from leviath.engine.run_handle import RunHandle
     from leviath.engine.world import OpenWorld
 
@@ -62,22 +61,6 @@ async def finish(home: Path, workdir: Path) -> None:
         assert await world.check() == []
 
 
-class Stops(Answers):
-    """Answers so many calls, then none; says when it is asked for one more."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(**answers(ITEMS).by_stage)
-        self.left = most
-        self.stopped = trio.Event()
-
-    async def infer(self, request: InferenceRequest, on_text: Any) -> InferenceReply:
-        if not self.left:
-            self.stopped.set()
-            await trio.sleep_forever()
-        self.left -= 1
-        return await super().infer(request, on_text)
-
-
 @pytest.mark.parametrize("most", range(CALLS))
 def test_a_restart_before_each_call_of_a_fan_out_ends_alike(tmp_path: Path, most: int) -> None:
     """Before the split, during it, after each worker, during the merge."""
@@ -85,7 +68,7 @@ def test_a_restart_before_each_call_of_a_fan_out_ends_alike(tmp_path: Path, most
 
     @in_trio
     async def begun() -> None:
-        provider = Stops(most)
+        provider = Stops(ITEMS, most)
         async with opened(home, [provider], policy=slowly) as world:
             await begin(world, tmp_path)
             await provider.stopped.wait()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 from engine_worlds import opened
-from tree_worlds import answers, splitter
+from tree_worlds import Stops, answers, splitter
 
 from leviath.lev.ps import nested
 from leviath.persistence.listing import ListedRun
@@ -73,3 +73,18 @@ def test_a_grandchild_stands_below_its_parent() -> None:
         (1, "middle"),
         (2, "leaf"),
     ]
+
+
+def test_gc_leaves_what_a_run_at_work_may_still_ask_about(place: Place, tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        # The split and the first worker; the second one is at work.
+        stops = Stops(2, 2)
+        async with opened(place.home, [stops]) as world:
+            run = await world.spawn(splitter("max_workers = 1"), workdir=tmp_path)
+            await stops.stopped.wait()
+            return [run.run_id, *(child.run_id for child in run.children())]
+
+    ids = trio.run(main)
+    assert len(ids) == 3
+    answer = place.lev("gc", "--older-than", "0s")
+    assert answer.out == "nothing to remove\n"

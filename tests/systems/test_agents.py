@@ -233,7 +233,8 @@ def test_depth_is_a_budget_that_shrinks_and_stays_when_the_parent_is_gone() -> N
     )
     world = hand()
     boss = world.spawn(agent('[stages.main]\navailable_tools = ["spawn_agent"]\n'))
-    run, depths = boss, []
+    run = boss
+    depths: list[tuple[int, int]] = []
     for _ in range(3):
         run = spawn_child(world, run, greedy)
         tree = world.world.get(run, Tree)

@@ -102,7 +102,7 @@ def test_a_call_of_fan_out_has_one_result() -> None:
 def test_no_more_workers_run_at_once_than_the_stage_allows() -> None:
     items = [f"item {n}" for n in range(7)]
     world, boss = begun("max_workers = 2", items)
-    seen = []
+    seen: list[int] = []
     while word(world, boss) != "running":
         working = [n for n in asking(world) if n != boss]
         assert len(working) <= 2
