@@ -175,7 +175,9 @@ def _restart(run: Run, tick: Tick, actor: str) -> None:
     row = run.get(Ledgers).stages[stage.index]
     set_totals(run, stage.index, replace(row, ended_ms=None))
     move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, actor=actor, why="resumed")
-    run.put(replace(stage, iteration=0, outcome=None, asking=(), entered_ms=tick.now.world_ms))
+    fresh = replace(stage, iteration=0, outcome=None, asking=(), entered_ms=tick.now.world_ms)
+    # A fan-out that failed, or was cut off, is owed again.
+    run.put(replace(fresh, split=False, split_reentries=0))
     stages.refresh_candidates(run)
     stages.arm(run, tick.now.world_ms)
     stages.begin_turn(run, tick)

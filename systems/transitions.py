@@ -93,7 +93,12 @@ def _owes(run: Run, tick: Tick) -> bool:
             return True
         flags = run.get(Flags)
         run.put(replace(flags, output_forced=flags.output_forced + 1))
-    owed = None if stage.split else spec.fan_out
+    return _owes_any_split(run, tick)
+
+
+def _owes_any_split(run: Run, tick: Tick) -> bool:
+    """What becomes of a fan-out stage that ends without a split; False for every other stage."""
+    owed = None if run.get(Stage).split else run.stage_spec.fan_out
     return owed is not None and _owes_split(run, tick, owed)
 
 
@@ -151,10 +156,10 @@ def resolve(run: Run, tick: Tick) -> None:
     else:
         regions.note(run, f"[limit] the stage reached its turn limit {outcome.message}")
         edge = _first(run, Condition.max_iterations)
-        if edge is None:
-            _resolve_normal(run, tick)
-        else:
+        if edge is not None:
             _take(run, tick, edge)
+        elif not _owes_any_split(run, tick):
+            _resolve_normal(run, tick)
 
 
 def _must_wait(run: Run, outcome: Outcome | None) -> bool:

@@ -483,3 +483,28 @@ def test_an_agent_that_is_found_during_a_pause_starts_its_workers_on_resume() ->
     drain(world)
     assert len(children(world, boss)) == 3
     is_sound(world)
+
+
+def test_a_split_stage_that_is_out_of_turns_goes_to_its_merge_and_not_to_its_workers() -> None:
+    world = hand()
+    boss = world.spawn(fan_out("max_iterations = 2"))
+    for _ in range(2):
+        asks(world, boss, call("fan_out", items=[7]))
+    assert stage(world, boss) == "merge"
+    assert world.world.get(boss, Flags).splits_degraded == 1
+    is_sound(world)
+
+
+def test_a_run_whose_fan_out_failed_owes_its_split_again_when_it_is_resumed() -> None:
+    world, boss = begun()
+    for worker in children(world, boss):
+        world.post(Cancel(worker))
+    assert word(world, boss) == "error"
+    world.post(Resume(boss, 1))
+    says(world, boss, "it is done")
+    assert stage(world, boss) == "split" and "call fan_out" in texts(world, boss)[-1]
+    asks(world, boss, call("fan_out", items=["again"]))
+    (worker,) = [n for n in asking(world) if n != boss]
+    says(world, worker, "fine")
+    assert stage(world, boss) == "merge"
+    is_sound(world)
