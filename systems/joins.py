@@ -149,11 +149,21 @@ def settle(run: Run, tick: Tick) -> None:
         return
     moved = _settle_joins(run, tick)
     if run.find(FanOut) is not None:
+        _count_vanished(run)
         if _settle_fan_out(run, tick):
             return
         moved = moved or run.find(FanOut) is None
     if moved or run.marker in WAITS:
         tools.go_on(run, tick)
+
+
+def _count_vanished(run: Run) -> None:
+    """Workers that this host does not have, because they could not be read, have failed."""
+    fan_out = run.get(FanOut)
+    live = len(run.world.trees.live.get(run.n, ()))
+    vanished = fan_out.started - fan_out.ended - live
+    if vanished > 0:
+        run.put(replace(fan_out, ended=fan_out.ended + vanished))
 
 
 def _let_leave(run: Run, tick: Tick) -> None:
@@ -239,6 +249,8 @@ def _settle_fan_out(run: Run, tick: Tick) -> bool:
     if not verdict:
         return False
     outcomes = run.world.trees.outcomes_since(run.n, fan_out.first) if fan_out.total else []
+    gone = Outcome(0, "", "", succeeded=False, item="a worker", error="it cannot be read any more")
+    outcomes += [gone] * (fan_out.started - len(outcomes))
     if split.items:
         _remember_round(run, split)
     # Workers that are still at work are not needed any more: without it, they are cancelled.
