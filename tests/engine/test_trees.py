@@ -111,6 +111,45 @@ async def test_ended_workers_leave_memory_and_a_reload_still_has_their_results(
 
 
 @in_trio
+async def test_workers_that_start_after_a_restart_have_the_blueprint_that_was_found_before(
+    tmp_path: Path,
+) -> None:
+    """No run in memory has it then: the parent has another one, and its first worker has left."""
+    asking = stages(
+        '[stages.split]\nmode = "fan_out"\nworker_agent = "reader"\nmax_workers = 1\n'
+        "[stages.split.transitions]\n",
+        "asking",
+    )
+    gate = trio.Event()
+    provider = Answers(
+        split=lambda request: text('["one", "two"]'),
+        main=lambda request: text(f"read {task_of(request)}"),
+    )
+
+    async def slow(request: InferenceRequest, on_text: Any) -> InferenceReply:
+        if request.stage == "main":
+            await gate.wait()
+        return await Answers.infer(provider, request, on_text)
+
+    provider.infer = slow  # type: ignore[method-assign]
+    async with opened(tmp_path / "home", [provider], agents=[READER]) as world:
+        run = await world.spawn(asking, workdir=tmp_path)
+        await until(run.children)
+        await run.pause()
+        (first,) = run.children()
+        await first.cancel()
+        await until(lambda: world._host.sending is not None and not world._host.sending.is_busy)
+        await evict(world)
+        assert [one.run_id for one in world.runs()] == [run.run_id]
+    gate.set()
+    async with opened(tmp_path / "home", [provider]) as world:
+        run = world.run(run.run_id)
+        await run.resume()
+        assert (await run.wait()).status == "complete"
+        assert [child.row().status for child in run.children()] == ["cancelled", "complete"]
+
+
+@in_trio
 async def test_a_run_brought_back_into_memory_counts_once(tmp_path: Path) -> None:
     provider = answers(3)
     async with opened(tmp_path / "home", [provider]) as world:
