@@ -82,6 +82,8 @@ class _Prepared(Struct):
     removals: list[Removal] = field(default_factory=list[Removal])
     written: dict[int, _Written | None] = field(default_factory=dict[int, _Written | None])
     """None for runs that need not be remembered any more."""
+    vouched: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Files (run, name) that this unit has rows of."""
     lines: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
     """Log lines that wait for the next projection of their run."""
     world_ms: int = 0
@@ -116,6 +118,8 @@ class FilesMirror:
         self._bodies_bytes = 0
         self.blueprints: dict[bytes, Blueprint] = {}
         self._doubted: set[int] = set()
+        self.unvouched: set[tuple[int, str]] = set()
+        """Files (run, name) that were looked at on the disk, because no row could be relied on."""
         self._children: dict[str, dict[str, None]] | None = None
         self.names: dict[int, str] = {}
         row = database.world()
@@ -161,8 +165,10 @@ class FilesMirror:
             if written is None:
                 self.written.pop(n, None)
                 self.names.pop(n, None)
+                self.unvouched.difference_update((n, name) for name in FILES)
             else:
                 self.written[n] = written
+        self.unvouched.difference_update(files.vouched)
         self.thread.put(files.jobs, files.removals)
 
     def close(self) -> None:
@@ -220,6 +226,7 @@ class FilesMirror:
         # A folder that cannot be read is met again, and reported, when it is to be written.
         with contextlib.suppress(OSError, StorageError):
             found = {name: self.thread.digest_of(run_id, name) for name in FILES}
+        self.unvouched.update((n, name) for name in FILES)
         self.thread.introduce(n, found, made=False)
 
     def children_of(self, run_id: str) -> tuple[str, ...]:
@@ -348,13 +355,19 @@ class _Task:
         *,
         calm: bool = False,
     ) -> None:
-        """A job and its row, unless the disk has these very bytes."""
+        """A job and its row; neither when the disk has these very bytes and its row says so."""
+        mirror, key = self._mirror, (n, name)
         digest = file_digest(data)
-        before = self._mirror.thread.take_back((n, name), digest)
-        if before is None:
+        before = mirror.thread.take_back(key, digest)
+        if before is None and key not in mirror.unvouched:
             return
         step = self._prepared.step
-        self._unit.mirror_rows.append(MirrorRow(n, name, step, len(data), before, digest))
+        row = MirrorRow(n, name, step, len(data), digest if before is None else before, digest)
+        self._unit.mirror_rows.append(row)
+        self._prepared.vouched.append(key)
+        if before is None:
+            # What stands there is right, and without a row every opening would doubt it again.
+            return
         record = name in (META, FINAL_OUTPUT)
         sync = status.is_ended and record and self._mirror.sync_ended
         job = FileJob(n, run_id, name, data, digest, sync=sync, is_over=status.is_ended)

@@ -176,3 +176,18 @@ async def test_what_each_host_states_anew_may_be_damaged(tmp_path: Path) -> None
         again = await world.spawn(agent(home), task="x", workdir=tmp_path)
         assert (await again.wait()).status == "complete"
         assert world.run(run_id).row().key == "k"
+
+
+@in_trio
+async def test_what_was_rebuilt_is_not_doubted_again(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    run_id = await one_run(home)
+    folder = home / "runs" / run_id
+    lose_store(home)
+    written: list[dict[str, int]] = []
+    for opening in range(3):
+        async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+            assert [run.run_id for run in world.report.rebuilt] == [run_id] * (opening == 0)
+            assert world.report.rewritten == ()
+        written.append({file.name: file.stat().st_mtime_ns for file in folder.iterdir()})
+    assert written[2] == written[0]
