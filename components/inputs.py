@@ -207,6 +207,8 @@ class Import(_Input, tag="import"):
     parts: tuple[tuple[str, bytes], ...]
     hold: bool = True
     """Held paused, unless the home had no world of its own."""
+    why: str = ""
+    """What a run that is held says of it; "" when nothing of it was lost."""
 
 
 class Release(_Input, tag="release"):

@@ -55,8 +55,9 @@ def hidden(run: ImportedRun, redactor: Redactor) -> ImportedRun:
 
     Raises DocumentError when the secret of its own callback stands where it cannot be hidden.
     """
+    lost = tuple(map(redactor.redact, run.lost))
     if not any(_knows(redactor, body) for _, body in (*run.parts, *run.bodies)):
-        return run
+        return run if lost == run.lost else msgspec.structs.replace(run, lost=lost)
     parts: dict[type[Component], Component] = {}
     for name, body in run.parts:
         component: Component = DECODERS[name].decode(body)
@@ -74,7 +75,7 @@ def hidden(run: ImportedRun, redactor: Redactor) -> ImportedRun:
         run,
         parts=tuple((kind.__name__, _encode(part)) for kind, part in parts.items()),
         bodies=tuple((digest, hiding.bodies[digest]) for digest in digests_of(parts)),
-        lost=tuple(map(redactor.redact, run.lost)),
+        lost=lost,
     )
     _refuse_what_is_left(run)
     return run

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from leviath.components.base import Component
 from leviath.components.blueprint import Blueprint, StageSpec, canonical_bytes, decode_blueprint
+from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.effects import Effects, Held, Timers, Turn
 from leviath.components.errors import BlueprintError, Damaged, DocumentError, LevError, SpawnError
 from leviath.components.identity import Identity, Launch, Tree
@@ -29,11 +30,18 @@ from leviath.components.secret import Secret
 from leviath.components.status import Position, Status
 from leviath.components.text import Text, inline, text_digest
 from leviath.engine.blueprints import check_spawnable, load_blueprint, validate_blueprint
-from leviath.engine.limits import TEXT_INLINE_BYTES_MAX
+from leviath.engine.limits import LABEL_BYTES_MAX, TEXT_INLINE_BYTES_MAX
 from leviath.persistence.files import opened_folder, read_file_confined
-from leviath.persistence.importing import check_folder, meta_parts, normalised, parts_from_documents
+from leviath.persistence.importing import (
+    check_amounts,
+    check_folder,
+    checked_stages,
+    meta_parts,
+    normalised,
+    parts_from_documents,
+)
 from leviath.persistence.json_text import DOCUMENT_BYTES_MAX
-from leviath.persistence.run_documents import ContextSnapshot, StageRecord, stages_from_json
+from leviath.persistence.run_documents import ContextSnapshot, StageRecord
 from leviath.persistence.run_meta import RunMeta
 from leviath.persistence.state_file import StateFile, decode_state, parts_of_state, rebased
 
@@ -68,7 +76,14 @@ class ImportedRun(Struct, frozen=True):
 
     def as_input(self, ticket: int, *, hold: bool) -> Import:
         """The input that brings the run in."""
-        return Import(ticket, self.parts, hold or self.hold)
+        return Import(ticket, self.parts, hold or self.hold, self._why())
+
+    def _why(self) -> str:
+        """What somebody who finds the run held has to know first."""
+        if not self.lost:
+            return ""
+        what = cut_utf8(clean_text("; ".join(self.lost)), LABEL_BYTES_MAX)
+        return f"imported without {what}: resume it to drive it here as it is, or cancel it"
 
 
 class Unreadable(Struct, frozen=True):
@@ -136,11 +151,13 @@ def _look(folder: Path, name: str, fs: FileSystem) -> _Found:
     if text is not None:
         found.meta_text = text
         try:
-            found.meta = RunMeta.from_json(text)
+            meta = RunMeta.from_json(text)
+            check_amounts(meta)
         except DocumentError as error:
             found.meta_error = error
         else:
-            check_folder(found.meta, name)
+            check_folder(meta, name)
+            found.meta = meta
     if state is not None:
         try:
             found.state = decode_state(state)
@@ -257,7 +274,7 @@ def _from_documents(
         blueprint = _stand_in(meta)
         lost.append(f"its blueprint, which is no longer at {meta.agent_path[:256]!r}")
     with opened_folder(folder, fs) as fd:
-        stages = _optional(fd, "stages.json", stages_from_json, lost, fs)
+        stages = _optional(fd, "stages.json", checked_stages, lost, fs)
         context = _optional(fd, "context.json", ContextSnapshot.from_json, lost, fs)
         answer = read_file_confined(fd, "final_output", bytes_max=DOCUMENT_BYTES_MAX, fs=fs)
     bodies: dict[bytes, bytes] = {}

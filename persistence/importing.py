@@ -37,6 +37,7 @@ from leviath.components.status import Position, Status, Waiting
 from leviath.components.text import Text, inline
 from leviath.persistence.document import encode_document
 from leviath.persistence.importing_context import context_of
+from leviath.persistence.run_documents import stages_from_json
 from leviath.persistence.run_meta import RunMeta
 from leviath.persistence.run_meta_parts import ActiveClock, FinalOutputDescriptor, WaitReason
 
@@ -51,6 +52,9 @@ _COUNT_MAX: Final = 2**53
 """A document may hold more; what is counted on from here must still fit a column."""
 _SECONDS_MAX: Final = 2**53
 _NANO_MAX: Final = 2**60
+_USD_MAX: Final = 1_000_000_000
+"""More than any run costs, and less than what fits a column."""
+assert _USD_MAX * NANO_PER_USD <= _NANO_MAX
 _GATHER_MS: Final = 60_000
 _WORKING_WAITS: Final = ("fan_out_workers", "children")
 _AT_REST: Final = MappingProxyType(
@@ -427,6 +431,34 @@ def _count(number: int) -> int:
 
 def _ms(seconds: int) -> int:
     return max(-_SECONDS_MAX, min(seconds, _SECONDS_MAX)) * 1_000
+
+
+def check_amounts(document: RunMeta | StageRecord) -> None:
+    """Refuse a cost that nothing can have cost: what is counted on from here would be wrong.
+
+    Raises DocumentError, whose ``field`` is the key.
+    """
+    for name in document.DOLLARS:
+        usd: float | None = getattr(document, name)
+        if usd is not None and not 0 <= usd <= _USD_MAX:
+            raise DocumentError(
+                f"`{name}` is {usd!r}: a cost is from 0 to {_USD_MAX:,} dollars; correct the "
+                "document, or restore it from a copy",
+                field=name,
+            )
+
+
+def checked_stages(text: bytes) -> tuple[StageRecord, ...]:
+    """The records of a ``stages.json`` that may come in. Raises DocumentError."""
+    records = stages_from_json(text)
+    for index, record in enumerate(records):
+        try:
+            check_amounts(record)
+        except DocumentError as error:
+            raise DocumentError(
+                f"stage {index}: {error.message}", field=f"[{index}].{error.field}"
+            ) from error
+    return records
 
 
 def check_folder(meta: RunMeta, folder: str) -> None:

@@ -69,10 +69,13 @@ def take_import(world: World, tick: Tick, caches: Caches, item: Import) -> None:
             tick,
             RunStatus.PAUSED,
             run.marker,
-            why="imported: resume it to drive it here",
+            why=item.why or "imported: resume it to drive it here",
             waiting=status.waiting,
         )
         rest_run(run, tick)
+    elif item.hold and item.why and run.get(Status).why == "imported":
+        # Held already where it comes from, and nothing more urgent is to be said of it.
+        run.put(replace(run.get(Status), why=item.why))
     elif world.get(WORLD_OWNER, Counters).driven:
         settle_run(run, tick, caches)
     if run.status.is_ended:

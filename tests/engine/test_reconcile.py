@@ -290,6 +290,49 @@ def test_a_folder_that_does_not_load_is_listed_and_untouched(
     assert [p.read_bytes() for p in folder.iterdir()] == ([] if content is None else [content])
 
 
+@pytest.mark.parametrize(
+    ("field", "amount"),
+    [("cost_usd", -0.5), ("cost_usd", 1e12), ("cost_priced_usd", 1e300), ("cost_priced_usd", -1)],
+)
+def test_a_cost_that_nothing_can_have_is_refused_with_its_field(
+    home: Path, database: Database, field: str, amount: float
+) -> None:
+    write_run(home, "old-1", **{field: amount})
+    findings = found(home, database)
+    assert findings.imports == []
+    assert f"`{field}` is {float(amount)!r}" in findings.unreadable[0].reason
+
+
+def test_a_stage_with_such_a_cost_is_lost_and_the_run_says_so_when_it_is_held(
+    home: Path, database: Database
+) -> None:
+    stage = {
+        "name": "read", "index": 0, "status": "complete", "prompt_tokens": 1,
+        "completion_tokens": 1, "cost_priced_usd": -2.0,
+    }  # fmt: skip
+    for name, status in (("old-1", "running"), ("old-2", "paused")):
+        folder = write_run(home, name, status=status)
+        (folder / "stages.json").write_bytes(msgspec.json.encode([stage]))
+    findings = found(home, database)
+    assert any("stage 0: `cost_priced_usd` is -2.0" in what for what in findings.imports[0].lost)
+    world, _ = taken(findings.imports, hold=True)
+    for name in ("old-1", "old-2"):
+        why = world.get(world.by_run_id[name], Status).why
+        assert "imported without counters of its stage" in why
+        assert "`cost_priced_usd` is -2.0" in why
+        assert "resume it" in why
+
+
+def test_a_meta_with_such_a_cost_costs_a_rebuild_its_news_alone(home: Path) -> None:
+    with lost_home(home) as database:
+        path = home / "runs" / "run-1" / "meta.json"
+        document = msgspec.json.decode(path.read_bytes()) | {"cost_priced_usd": -1.0}
+        path.write_bytes(msgspec.json.encode(document))
+        findings = found(home, database, rebuilding=True)
+        assert [run.run_id for run in findings.imports] == ["run-1", "run-2", "run-3"]
+        assert "`cost_priced_usd` is -1.0" in findings.report().rebuilt[0].lost[0]
+
+
 def test_a_copied_folder_is_no_second_run(home: Path, database: Database) -> None:
     write_run(home, "copy", run_id="old-1")
     (listed,) = found(home, database).unreadable
