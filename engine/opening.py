@@ -253,7 +253,7 @@ async def _open_held(
         row = database.world()
         assert row is not None
         world.load(WORLD_OWNER, [Seed(row.world_id, row.seed)])
-        database.mark_loaded()
+        database.mark_loaded(loaded.quarantined)
     except BaseException:
         if reader is not None:
             reader.close()

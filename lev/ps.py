@@ -36,7 +36,8 @@ class Snapshot(NamedTuple):
     now_ms: int
     runs: list[ListedRun]
     counts: dict[str, int]
-    quarantined: list[str]
+    quarantined: dict[str, str]
+    """By run id, why no host drives it."""
     unreadable: list[dict[str, object]]
     not_imported: list[dict[str, object]]
     next_after: int | None
@@ -70,7 +71,7 @@ def look(home: Path, *, limit: int, after: int | None, ended: bool) -> Snapshot:
     hosting = hosting_state(home)
     listing = Listing.open(home)
     if listing is None:
-        return Snapshot(hosting, now_ms, [], {}, [], *_unknown(home, ()), next_after=None)
+        return Snapshot(hosting, now_ms, [], {}, {}, *_unknown(home, ()), next_after=None)
     with listing:
         since = None if ended else now_ms - FINISHED_FOR_MS
         runs = listing.page(limit=limit + 1, after=after, ended_since_ms=since)
@@ -139,7 +140,7 @@ def document(found: Snapshot, *, ended: bool) -> dict[str, object]:
         "finished": [_entry(found, run) for run in finished],
         "health": {"agents": _agents(found)},
         "hosted": _HOSTED[found.hosting],
-        "quarantined": found.quarantined,
+        "quarantined": list(found.quarantined),
         "unreadable": found.unreadable,
         "not_imported": found.not_imported,
         "next_after": found.next_after,
@@ -304,7 +305,7 @@ def _footers(found: Snapshot, option: str) -> list[str]:
         notes.append(f"{plural(lost, 'run')} interrupted: `lev host{option}` drives them on")
     if found.hosting == "unknown":
         notes.append("whether this home is hosted cannot be told: its lock cannot be looked at")
-    notes += [f"quarantined: {name} (hosts died while loading it)" for name in found.quarantined]
+    notes += [f"quarantined: {name} ({one_line(why)})" for name, why in found.quarantined.items()]
     notes += [
         f"unreadable: {one_line(str(entry['run_id']))}: {one_line(str(entry['reason']))}"
         for entry in found.unreadable

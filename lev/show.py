@@ -112,8 +112,9 @@ def _hosted(parts: RunParts, home: Path, hosting: HostingState) -> str:
     listing = Listing.open(home)
     if listing is not None:
         with listing:
-            if parts.row.run_id in listing.quarantined():
-                return "no: quarantined, hosts died while loading it"
+            why = listing.quarantined().get(parts.row.run_id)
+            if why is not None:
+                return f"no: quarantined, {why}"
     if hosting == "hosted":
         return "yes"
     if hosting == "unknown":

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import apsw
@@ -74,7 +75,7 @@ _UPSERT_SECRET: Final = "insert or replace into secret values (?, ?)"  # noqa: S
 _UPSERT_STATE: Final = "insert or replace into state values (?, ?, ?, ?, ?)"
 _RUN_TABLES: Final = (
     *(("run", "ordinal"), ("ledger", "run")),
-    *(("mirror", "run"), ("owing", "run")),
+    *(("mirror", "run"), ("owing", "run"), ("quarantine", "run")),
     *(("store_summary", "run"), ("store_superseded", "run")),
 )
 _DROP_SUPERSEDED: Final = """
@@ -165,12 +166,14 @@ class Database(Reader):
                 "update opening set loading = ? where epoch = ?", (ordinal, self._epoch)
             )
 
-    def mark_loaded(self) -> None:
-        """The load is over; no run is being decoded."""
+    def mark_loaded(self, quarantined: Mapping[int, str] = MappingProxyType({})) -> None:
+        """The load is over; no run is being decoded, and these were left out, each for a reason."""
         with self._fenced():
             self._db.execute(
                 "update opening set loading = null, loaded = 1 where epoch = ?", (self._epoch,)
             )
+            self._db.execute("delete from quarantine")
+            self._db.executemany("insert into quarantine values (?, ?)", quarantined.items())
 
     def mark_clean(self) -> None:
         """This host closed in good order."""

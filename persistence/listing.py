@@ -22,6 +22,7 @@ LIVE: Final = tuple(status.value for status in RunStatus if not status.is_ended)
 ENDED: Final = tuple(status.value for status in RunStatus if status.is_ended)
 DIED_LOADING_MAX: Final = 2
 """Hosts that may die while they decode one run; the next host leaves it out."""
+_DIED_LOADING: Final = "hosts died while loading it"
 
 _COLUMNS: Final = (
     "ordinal, run_id, status, waiting_on, agent_name, stage, stage_index, num_stages, iteration, "
@@ -159,14 +160,20 @@ class Listing:
         """The ids of all runs, ended ones too."""
         return {str(row[0]) for row in self._all("select run_id from run")}
 
-    def quarantined(self) -> list[str]:
-        """Ids of runs that the next host leaves out, because hosts died while they decoded them."""
-        sql = (
-            "select run_id from run where ordinal in (select loading from opening where"  # noqa: S608
+    def quarantined(self) -> dict[str, str]:
+        """By id, why runs are hosted by nobody: the newest host left them out, or the next one will
+        because hosts died while they decoded them."""
+        died = (
+            "select run_id, ? from run where ordinal in (select loading from opening where"  # noqa: S608
             " loading is not null and loaded = 0 group by loading having count(*) >= ?)"
             f" and status in ({_marks(LIVE)})"
         )
-        return [str(row[0]) for row in self._all(sql, (DIED_LOADING_MAX, *LIVE))]
+        left_out = (
+            "select run_id, reason from quarantine join run on ordinal = quarantine.run"
+            " order by ordinal"
+        )
+        found = dict(self._all(died, (_DIED_LOADING, DIED_LOADING_MAX, *LIVE)))
+        return found | dict(self._all(left_out))
 
     def _runs(self, where: str, bindings: tuple[Value, ...]) -> list[ListedRun]:
         rows = self._all(f"select {_COLUMNS} from run where {where}", bindings)  # noqa: S608

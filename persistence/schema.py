@@ -156,6 +156,12 @@ _FORMAT_2: Final = f"""
 create table owing (
     run integer primary key
 ) strict;
+
+-- Runs that the newest host left out, and why.
+create table quarantine (
+    run integer primary key,
+    reason text not null
+) strict;
 {IN_WORLD}
 """
 
@@ -165,7 +171,7 @@ FORMAT: Final = len(MIGRATIONS)
 TABLES: Final = frozenset(
     (
         *("world", "opening", "liveness", "journal", "state", "entry"),
-        *("run", "gone", "ledger", "mirror", "secret", "owing"),
+        *("run", "gone", "ledger", "mirror", "secret", "owing", "quarantine"),
         *("store_outcome", "store_summary", "store_superseded"),
     )
 )

@@ -268,7 +268,7 @@ def test_the_table_tells_people_what_a_run_is_at() -> None:
         replace(ROW, status="complete", empty_output=True, stage=""),
     ]
     with_columns = [Listed(run) for run in runs]
-    found = Snapshot("hosted", 2_000 + 7_200_000, with_columns, {}, [], [], [], None)
+    found = Snapshot("hosted", 2_000 + 7_200_000, with_columns, {}, {}, [], [], None)
     shown = lines(found, ended=True, home=None)
     assert shown[0].split() == ["RUN", "TITLE", "STATUS", "STAGE", "ITER", "TOOLS", "AGE"]
     assert "waiting: tool approval" in shown[1]

@@ -193,6 +193,11 @@ def test_a_run_that_cannot_be_decoded_is_shown_as_quarantined(place: Place) -> N
     hosted = place.lev("host", "--script", str(place.path / "replies.toml"))
     assert hosted.code == 0
     assert f"{run_id}  quarantined: its Effects cannot be decoded" in hosted.out
+    listed = place.lev("ps", "--json").document()
+    assert listed["quarantined"] == [run_id]
+    (entry,) = (run for run in listed["runs"] if run["run_id"] == run_id)
+    assert (entry["quarantined"], entry["hosted"]) == (True, False)
+    assert f"quarantined: {run_id} (its Effects cannot be decoded" in place.lev("ps").out
     body = place.lev("show", run_id, "--json").document()
     assert body["status"] == "waiting_input"
     assert "Effects" in body["quarantined"]
