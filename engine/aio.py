@@ -26,6 +26,7 @@ from leviath.components.errors import ConfigError, StorageError
 from leviath.engine import world as trio_world
 from leviath.engine.run_handle import CLOSED, RunHandle
 from leviath.engine.tools import FunctionTool, Tool, as_tools
+from leviath.engine.unopened import opened_by_async_with
 from leviath.engine.world import OpenWorld
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ def _spawning(
 def _opening(
     function: Callable[P, AbstractAsyncContextManager[OpenWorld]],
 ) -> Callable[P, AbstractAsyncContextManager[World]]:
+    @opened_by_async_with("leviath.aio.open_world")
     @asynccontextmanager
     async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[World]:
         async with _guest() as guest:

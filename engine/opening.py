@@ -15,6 +15,7 @@ import trio
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from leviath.components.clean import clean_text
 from leviath.components.errors import ConfigError, Damaged, LevError, NewerFormat, StorageError
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
@@ -396,7 +397,28 @@ def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Pol
         if isinstance(getattr(policy, name), int):
             least = 1 if name in _NOT_ZERO else 0
             arguments.number(f"policy: {name}", getattr(made, name), least, arguments.SPAN_MS_MAX)
-    return made
+    return replace(made, slots=_slots_of(made.slots))
+
+
+def _slots_of(given: object) -> tuple[tuple[str, str, int], ...]:
+    """The slots of single models: no model twice, or the second one would be without effect."""
+    shape = "(provider, model, calls)"
+    counts: dict[tuple[str, str], int] = {}
+    for item in arguments.items("policy: slots", given, shape):
+        parts = arguments.items("each of policy: slots", item, "provider, model and calls")
+        if len(parts) != 3:
+            raise ConfigError(f"policy: slots has {arguments.shown(item)}, which is no {shape}")
+        names = [arguments.text("a name in policy: slots", part) for part in parts[:2]]
+        if any(not name.strip() or clean_text(name) != name for name in names):
+            raise ConfigError(
+                f"policy: slots has {arguments.shown(item)}; name the provider and the model"
+            )
+        provider, model = names
+        where = f"policy: slots of {provider}/{model}"
+        if (provider, model) in counts:
+            raise ConfigError(f"{where} are there twice; keep one of them")
+        counts[provider, model] = arguments.number(where, parts[2], 0, SLOTS_MAX)
+    return tuple((*names, count) for names, count in counts.items())
 
 
 def step_of(world: World) -> int:

@@ -108,7 +108,8 @@ class RunHandle:
 
     def deliveries(self) -> tuple[Delivery, ...]:
         """Word of this run's endings to its ``callback_url``, oldest first, and how far each has
-        come."""
+        come. Raises RunNotFound when the run was forgotten."""
+        self._check_kept()
         box = part_of(self._host.world, self._reader, self.ordinal, Outbox)
         return () if box is None else box.items
 
@@ -155,7 +156,7 @@ class RunHandle:
                 raise StorageError(CLOSED)
 
     def row(self) -> RunRow:
-        """The run's listing row as of now."""
+        """The run's listing row as of now. Raises RunNotFound when the run was forgotten."""
         host = self._host
         try:
             return row_of(host.world, self._reader, self.ordinal, host.clock.wall_ms())
@@ -171,14 +172,18 @@ class RunHandle:
         return status
 
     def result(self) -> str | None:
-        """The final output as text; None when the run has submitted none that is durable."""
+        """The final output as text; None when the run has submitted none that is durable. Raises
+        RunNotFound when the run was forgotten."""
+        self._check_kept()
         if self._host.is_pending(self.ordinal, Output):
             return None
         output = part_of(self._host.world, self._reader, self.ordinal, Output)
         return None if output is None else self._host.texts.resolve(output.content)
 
     def ledger(self) -> list[LedgerRow]:
-        """One row for each attempt at a provider call. Empty for a world in memory."""
+        """One row for each attempt at a provider call. Empty for a world in memory. Raises
+        RunNotFound when the run was forgotten."""
+        self._check_kept()
         reader = self._reader
         return [] if reader is None else reader.ledger(self.ordinal)
 
@@ -266,6 +271,13 @@ class RunHandle:
         if blueprint is not None and name not in (known := region_names(blueprint)):
             has = ", ".join(sorted(known)) or "none"
             raise ConfigError(f"{self.run_id} has no region {name!r}; its blueprint has {has}")
+
+    def _check_kept(self) -> None:
+        """An answer of nothing is for runs that have nothing, not for one that is not there."""
+        if self.ordinal in self._host.world:
+            return
+        if self._reader is None or self._reader.run_by_ordinal(self.ordinal) is None:
+            raise self._gone()
 
     def _gone(self) -> RunNotFound:
         return RunNotFound(

@@ -47,6 +47,7 @@ from leviath.engine.settings import check_settings, price_table
 from leviath.engine.spawn_request import check_agents, spawn_request
 from leviath.engine.spawning import Agents, prepare_spawn
 from leviath.engine.tools import Tool, as_tools, builtin_tools
+from leviath.engine.unopened import opened_by_async_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -265,6 +266,7 @@ class OpenWorld:
         return self._host.previews.add()
 
 
+@opened_by_async_with("leviath.open_world")
 @asynccontextmanager
 async def open_world(
     home: str | os.PathLike[str] | None = None,
