@@ -40,6 +40,11 @@ def run(argv: Sequence[str]) -> int:
 
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     try:
+        os.getcwd()
+    except OSError as error:
+        # Paths that are given lead nowhere then, and each command would fail on its own words.
+        return _failed(f"the current directory is gone ({error.strerror}); cd to another one first")
+    try:
         code = _command(arguments.command)(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -172,3 +172,29 @@ def test_a_provider_that_cannot_be_had_is_one_clear_error(
     assert answer.code == 1
     assert fault in answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "words", [("ps",), ("ps", "--home", "x"), ("validate", "x"), ("run", "x"), ("import", "x")]
+)
+def test_a_current_directory_that_is_gone_is_said_in_one_line(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    doomed = tmp_path / "doomed"
+    doomed.mkdir()
+    code = (
+        "import os, sys; os.rmdir(os.getcwd()); from leviath.lev.cli import run; "
+        "sys.exit(run(sys.argv[1:]))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=doomed,
+        env=os.environ | {"PYTHONPATH": str(SRC), "LEVIATH_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr.startswith("Error: the current directory is gone")
+    assert process.stderr.count("\n") == 1
+    assert not (tmp_path / "home").exists()
