@@ -203,6 +203,7 @@ async def _found(opened: Opened, fs: FileSystem) -> Findings:
         quarantined=loaded.quarantined,
         rebuilding=opened.is_new,
         fs=fs,
+        hosted=opened.world,
     )
     return await sliced(found, Findings())
 

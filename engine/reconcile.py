@@ -11,11 +11,11 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct, field
 
-from leviath.components.errors import DocumentError, StorageError
+from leviath.components.errors import Damaged, DocumentError, StorageError
 from leviath.engine.file_thread import READ_BYTES_MAX, file_digest
 from leviath.engine.run_folders import (
     ImportedRun,
@@ -143,21 +143,24 @@ def reconcile(
     rebuilding: bool = False,
     load: LoadBlueprint = blueprint_at,
     fs: FileSystem = REAL,
+    hosted: Names | None = None,
 ) -> Iterator[Findings]:
     """Hold the folders below ``home/runs`` against the store; yields between slices.
 
     To be called by the host that has claimed ``database`` and loaded the world, before anything is
     driven or mirrored. ``world_ms`` is the world's time; ``quarantined`` says which runs the load
-    skipped; ``rebuilding`` that the store was lost and every run comes back from its files. Files
-    of others are renamed here, everything else is left to who takes the findings.
+    skipped; ``rebuilding`` that the store was lost and every run comes back from its files;
+    ``hosted`` how the world calls the runs that were loaded. Files of others are renamed here,
+    everything else is left to who takes the findings.
 
-    Raises StorageError when ``runs`` itself cannot be read.
+    Raises StorageError when ``runs`` itself cannot be read, and Damaged for an index that calls a
+    run otherwise than its state does: the first commit of that run would be refused.
     """
     findings = Findings(rebuilding=rebuilding)
     runs = home / "runs"
     folders: dict[str, bool] = {}
     yield from _list_folders(runs, folders, findings)
-    known = _Known(runs, database, quarantined or {}, findings, fs)
+    known = _Known(runs, database, quarantined or {}, findings, fs, hosted)
     yield from known.check(folders)
     for count, (name, is_folder) in enumerate(sorted(folders.items())):
         if not is_folder:
@@ -195,11 +198,26 @@ def _list_folders(runs: Path, folders: dict[str, bool], findings: Findings) -> I
                 yield findings
 
 
+class Names(Protocol):
+    """How a loaded world calls its runs: run ids and keys by ordinal and the other way round."""
+
+    @property
+    def by_run_id(self) -> Mapping[str, int]:
+        """Ordinals by run id."""
+        ...
+
+    @property
+    def by_key(self) -> Mapping[str, int]:
+        """Ordinals by the key of the spawn."""
+        ...
+
+
 class _Row(Struct, frozen=True):
     """What the store says of a run and of its meta.json."""
 
     ordinal: int
     run_id: str
+    key: str | None
     is_ended: bool
     step: int | None
     length: int | None
@@ -217,7 +235,9 @@ class _Known:
         quarantined: Mapping[int, str],
         findings: Findings,
         fs: FileSystem,
+        hosted: Names | None,
     ) -> None:
+        self._hosted = hosted
         self._runs = runs
         self._db = database
         self._quarantined = quarantined
@@ -234,6 +254,7 @@ class _Known:
         page = self._page(0)
         while page:
             for count, row in enumerate(page):
+                self._check_names(row)
                 is_folder = folders.pop(row.run_id, None)
                 reason = self._quarantined.get(row.ordinal)
                 if reason is not None:
@@ -249,14 +270,27 @@ class _Known:
                     yield self._findings
             page = self._page(page[-1].ordinal)
 
+    def _check_names(self, row: _Row) -> None:
+        """Pairs with the uniqueness of both names in the index, which later commits meet."""
+        if self._hosted is None:
+            return
+        keyed = row.ordinal if row.key is None else self._hosted.by_key.get(row.key, row.ordinal)
+        if row.ordinal != keyed or row.ordinal != self._hosted.by_run_id.get(
+            row.run_id, row.ordinal
+        ):
+            raise Damaged(
+                f"world.db: its index has run {row.run_id[:128]!r} as number {row.ordinal}, and "
+                "its state does not; restore the home from a copy"
+            )
+
     def _page(self, after: int) -> list[_Row]:
         rows = self._db.rows(
-            "select r.ordinal, r.run_id, r.ended_ms is not null, m.step, m.length, m.before,"
+            "select r.ordinal, r.run_id, r.key, r.ended_ms is not null, m.step, m.length, m.before,"
             " m.after from run r left join mirror m on m.run = r.ordinal and m.file = 'meta.json'"
             " where r.ordinal > ? order by r.ordinal limit ?",
             (after, _PAGE_RUNS),
         )
-        return [_Row(n, run_id, bool(ended), *rest) for n, run_id, ended, *rest in rows]
+        return [_Row(n, run_id, key, bool(ended), *rest) for n, run_id, key, ended, *rest in rows]
 
     def _is_stale(self, row: _Row, *, is_missing: bool) -> bool:
         """Whether the run's files are to be written again; sets aside what others wrote."""

@@ -129,6 +129,29 @@ async def test_rows_that_no_release_writes_count_as_damage(tmp_path: Path) -> No
         assert [run.run_id for run in world.report.rebuilt] == [run_id]
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "update run set ordinal = 99 where ordinal = 1",
+        "update run set ordinal = 99, run_id = 'x' where ordinal = 1",
+    ],
+)
+@in_trio
+async def test_an_index_that_a_later_commit_would_clash_with_counts_as_damage(
+    tmp_path: Path, harm: str
+) -> None:
+    home = tmp_path / "home"
+    stuck = Stuck(priced("first", tool_call("look")), "never")
+    async with opened(home, [stuck], tools=[look]) as world:
+        run = await world.spawn(agent(home), task="x", workdir=tmp_path, key="k")
+        await until(lambda: len(stuck.asked) == 2)
+    with apsw.Connection(str(home / "world.db")) as db:
+        db.execute(harm)
+    async with opened(home, [Counting("done", loop=True)], tools=[look]) as world:
+        assert [found.run_id for found in world.report.rebuilt] == [run.run_id]
+        assert (await world.run(run.run_id).wait()).status == "complete"
+
+
 @in_trio
 async def test_a_home_of_newer_rules_is_refused_and_left_alone(tmp_path: Path) -> None:
     home = tmp_path / "home"
