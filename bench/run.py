@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import fleets
 import harness
 import histories
 import homes
@@ -32,6 +33,7 @@ BENCHMARKS: list[Benchmark] = [
     *stretches.BENCHMARKS,
     *homes.BENCHMARKS,
     *steps.BENCHMARKS,
+    *fleets.BENCHMARKS,
     *store.BENCHMARKS,
     *histories.BENCHMARKS,
     *trees.BENCHMARKS,

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "validate": "leviath.lev.validate:validate",
     "import": "leviath.lev.importing:import_runs",
     "gc": "leviath.lev.gc:gc",
+    "sim": "leviath.lev.sim:sim",
     "torture": "leviath.lev.torture:torture",
     "stats": "leviath.lev.stats:stats",
     "replay": "leviath.lev.replaying:replay",
@@ -95,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     _validate(command("validate", "check an agent's blueprint", home=False))
     _import(command("import", "take the runs of another home into this one"))
     _gc(command("gc", "remove ended runs by age and count"))
+    _sim(command("sim", "play a fleet in virtual time before it is paid for", home=False))
     _torture(command("torture", "crash a scenario everywhere and count what breaks", home=False))
     _stats(command("stats", "tell what runs cost and how often they worked"))
     _replay(command("replay", "run a saved world again and compare every step", home=False))
@@ -301,6 +303,23 @@ def _diff(to: argparse.ArgumentParser) -> None:
 def _why(to: argparse.ArgumentParser) -> None:
     _one(to)
     to.add_argument("--upto", metavar="STEP", type=_whole, help="only what came up to that step")
+
+
+def _sim(to: argparse.ArgumentParser) -> None:
+    text = "a scenario's TOML file, or the name of one that comes with leviath"
+    to.add_argument("scenario", metavar="SCENARIO", nargs="?", help=text)
+    to.add_argument("--list", action="store_true", help="name the scenarios that come with leviath")
+    to.add_argument("--seed", metavar="N", type=_whole, help="instead of the scenario's own")
+    text = "replace a value, such as policy.slots_default=64; may be repeated"
+    to.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
+    text = "play every value; several make a grid, whose last key changes fastest"
+    to.add_argument("--sweep", metavar="KEY=A,B,C", action="append", default=[], help=text)
+    text = "processes of a sweep (default: one a processor)"
+    to.add_argument("--processes", metavar="N", type=_limit, help=text)
+    text = "draw it into a .png or .svg file (needs matplotlib)"
+    to.add_argument("--plot", metavar="FILE", help=text)
+    to.add_argument("--digest", action="store_true", help="print the digest of all steps")
+    to.add_argument("--check", action="store_true", help="hold every step to the invariants")
     _json(to)
 
 

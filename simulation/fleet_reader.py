@@ -119,7 +119,7 @@ def split_key(key: str) -> list[str]:
         else:
             part, dot, rest = rest.partition(".")
             rest = dot + rest
-            sound = bool(part)
+            sound = bool(part) and not part.startswith('"')
         if not sound or rest == ".":
             break
         parts.append(part)

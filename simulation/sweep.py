@@ -56,12 +56,18 @@ def sweep(
     return [(changes, report) for (changes, _), report in zip(cells, reports, strict=True)]
 
 
+def scenario_path(source: str | os.PathLike[str]) -> Path:
+    """The file of that path, or of the bundled scenario of that name."""
+    path = Path(source)
+    if str(source) in bundled_names() and not path.exists():
+        return bundled_path(str(source))
+    return path
+
+
 def _cells(
     source: str | os.PathLike[str], grid: Mapping[str, Sequence[object]], seed: int | None
 ) -> list[tuple[Changes, Cell]]:
-    path = Path(source)
-    if str(source) in bundled_names() and not path.exists():
-        path = bundled_path(str(source))
+    path = scenario_path(source)
     count = 1
     for key, values in grid.items():
         if not values:

@@ -159,6 +159,8 @@ def _drive_again(run: Run, tick: Tick, caches: Caches, actor: str) -> None:
         tools.go_on(run, tick)
         return
     stages.refresh_candidates(run)
+    # What was left of the call's time has passed while nobody could have answered it.
+    slots.drop_pending(run)
     for provider, _ in run.get(Resolution).candidates:
         slots.let_probe(run.world, tick, caches, provider)
     move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, actor=actor)

@@ -217,12 +217,17 @@ def _pass_over(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
 def _rotate(run: Run, tick: Tick) -> None:
     """Stand for the next model. An attempt that waited here is made there, as a call of its own."""
     resolution = run.get(Resolution)
+    drop_pending(run)
+    run.put(replace(resolution, choice=resolution.choice + 1))
+    set_marker(run, tick, Marker.ready_to_infer)
+
+
+def drop_pending(run: Run) -> None:
+    """Make the call that waits for its next attempt as one of its own, with all of its time."""
     pending = _pending(run)
     if pending is not None:
         effects = run.get(Effects)
         run.put(replace(effects, items=tuple(e for e in effects.items if e is not pending)))
-    run.put(replace(resolution, choice=resolution.choice + 1))
-    set_marker(run, tick, Marker.ready_to_infer)
 
 
 def _pending(run: Run) -> Effect | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pytest
+from fleet_scenarios import small
 
 import leviath
 from leviath.components import errors
@@ -17,6 +19,8 @@ from leviath.components.events import Event
 from leviath.engine import limits
 from leviath.engine.offering import IN_STEP_TOOLS
 from leviath.engine.tools import builtin_tools
+from leviath.simulation import Report, Scenario
+from leviath.simulation.report import CostRow, Sample, SlotRow, WaitRow
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -163,3 +167,32 @@ def test_every_built_in_tool_stands_with_its_arguments() -> None:
         words = re.sub(r"\(.*?\)", "", row[1])
         assert set(re.findall(r"\w+", words)) == fields, name
         assert effect is None or row[2].strip(" `") == effect, name
+
+
+def test_every_key_of_a_scenario_is_explained() -> None:
+    """A key that nobody knows is answered with the keys that there are."""
+    table = small()
+    tables = [
+        table,
+        table["people"],
+        *(inner for name in ("providers", "tools", "agents") for inner in table[name].values()),
+        *table["arrivals"],
+        *table["crashes"],
+        table["providers"]["acme"]["limit"],
+        *table["providers"]["acme"]["outages"],
+    ]
+    for inner in tables:
+        inner["%"] = 1
+    with pytest.raises(leviath.ConfigError) as caught:
+        Scenario.parse(table)
+    told = [fault for fault in caught.value.fields["faults"] if "%" in fault]
+    assert len(told) == len(tables)
+    keys = {key for fault in told for key in fault.split("there are ")[1].split(", ")}
+    assert len(keys) > 50
+    assert not keys - mentioned("scenarios.md")
+
+
+def test_every_field_of_a_report_is_explained() -> None:
+    kinds = (Report, Sample, SlotRow, CostRow, WaitRow)
+    fields = {field for kind in kinds for field in kind.__struct_fields__}
+    assert not fields - mentioned("scenarios.md") - {"provider", "model"}

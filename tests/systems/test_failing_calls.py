@@ -326,6 +326,24 @@ def test_a_rate_limit_says_nothing_about_a_providers_health() -> None:
     assert not hand.world.find(WORLD_OWNER, Breakers)
 
 
+def test_a_call_that_was_parked_on_has_all_of_its_time_when_its_run_is_resumed() -> None:
+    """Its backoff ended while the breaker was open, and its time while a person was awaited."""
+    hand = Hand(policy=Policy(breaker_failures=1, call_total_ms=600_000, stall_ms=60_000))
+    run = hand.spawn(TALK)
+    first = asked(hand)
+    hand.fail("transport")
+    hand.sleep(1_000)
+    hand.sleep(60_000)
+    assert word(hand, run) == "waiting_input providers_unavailable"
+    hand.sleep(3_600_000)
+    hand.post(Resume(run, 1))
+    again = asked(hand)
+    assert again.timeout_ms == first.timeout_ms
+    assert (again.effect, again.attempt) == (first.effect + 1, 1)
+    hand.reply("done")
+    assert word(hand, run) == "complete"
+
+
 def test_a_run_that_no_provider_serves_is_parked_after_a_while_and_resume_probes_at_once() -> None:
     hand = Hand(policy=Policy(breaker_failures=1, attempts_max=1, stall_ms=60_000))
     failed, run = hand.spawn(TALK), 0
