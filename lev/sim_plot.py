@@ -34,7 +34,7 @@ def plot(report: Report, path: str) -> None:
     Raises ConfigError, StorageError.
     """
     check_plot_path(path)
-    from matplotlib import rc_context
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType] - its stubs
     from matplotlib.figure import Figure
 
     # Ids within an SVG come from this salt instead of a random one.

@@ -53,7 +53,7 @@ from leviath.systems.slots import slot_cap
 from leviath.systems.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from leviath.components.base import Component
     from leviath.components.commands import Command
@@ -93,7 +93,7 @@ def simulate(
 
 
 @contextmanager
-def _collected_by_hand() -> Iterator[None]:
+def _collected_by_hand() -> Generator[None, None, None]:
     """No garbage collection of its own accord: ``Fleet.play`` collects what a step leaves."""
     was_enabled = gc.isenabled()
     gc.disable()
