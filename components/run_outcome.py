@@ -19,7 +19,7 @@ RESUMABLE: Final = (
 )
 """Endings that a resume may follow."""
 ENDINGS: Final = (*FINAL, *RESUMABLE)
-PAUSES: Final = ("awaiting_answer", "awaiting_approval", "awaiting_plan")
+PAUSES: Final = ("awaiting_answer", "awaiting_approval", "awaiting_plan", "awaiting_recovery")
 """A person is awaited: no ending, and no summary."""
 OUTCOMES: Final = (*ENDINGS, *PAUSES)
 RUNNING: Final = "running"

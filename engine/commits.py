@@ -22,8 +22,8 @@ from leviath.engine.limits import CUT_BYTES, NOT_DURABLE_BYTES_MAX, NOT_DURABLE_
 from leviath.persistence.journal import encode_step
 from leviath.persistence.rows import Batch, LedgerRow, MirrorRow, StateRow
 from leviath.persistence.run_row import run_row
-from leviath.persistence.store_endings import EndingRow
-from leviath.systems.run import ResumedFact
+from leviath.persistence.store_endings import EndingRow, LateCostRow, StoreRow
+from leviath.systems.run import LateCostFact, ResumedFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leviath.engine.step import StepResult
     from leviath.persistence.database import Database
     from leviath.persistence.home import HomeWatch
-    from leviath.systems.run import EndingFact
+    from leviath.systems.run import StoreFact
     from leviath.systems.world import World
 
 _CUT_ROWS = 2_000
@@ -172,7 +172,9 @@ class Chain:
         self.db.finish_cut(cut, keep_history_from=None)
 
 
-def _ending(fact: EndingFact | ResumedFact) -> EndingRow:
+def _ending(fact: StoreFact) -> StoreRow:
+    if isinstance(fact, LateCostFact):
+        return LateCostRow(fact.run, fact.tokens, fact.cost_nano, fact.unpriced)
     if isinstance(fact, ResumedFact):
         return EndingRow(fact.run)
     return EndingRow(

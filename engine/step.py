@@ -22,7 +22,7 @@ from leviath.components.world_facts import Counters
 from leviath.systems import intake, slots, timers, trees
 from leviath.systems.caches import Caches
 from leviath.systems.control import drop_effect, fail_stage, put_down
-from leviath.systems.run import Ack, EndingFact, LedgerFact, Now, ResumedFact, Run, Tick
+from leviath.systems.run import Ack, LedgerFact, Now, Run, StoreFact, Tick
 from leviath.systems.schedule import PER_RUN, Schedule
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class StepResult(Struct, frozen=True, gc=False):
     """(run, system and exception type) for each system that raised."""
     next_due_ms: int | None
     """World time of the next deadline."""
-    endings: tuple[EndingFact | ResumedFact, ...] = ()
-    """Runs that ended and were taken up again, in their order: for the run store."""
+    endings: tuple[StoreFact, ...] = ()
+    """Runs that ended, were charged late and were taken up again, in their order."""
 
     @property
     def is_empty(self) -> bool:

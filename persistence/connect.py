@@ -160,7 +160,7 @@ def open_checked(
 ) -> Connection:
     """Open, create or migrate ``path``; see ``database.open_database`` for what is raised."""
     if not read_only:
-        _undo_torn_creation(path, vfs)
+        undo_torn_creation(path, vfs)
     header = read_header(path)
     if header is None and read_only:
         raise StorageError(f"{path}: there is no database", path=str(path), missing=True)
@@ -183,7 +183,7 @@ def open_checked(
     return db
 
 
-def _undo_torn_creation(path: Path, vfs: str | None) -> None:
+def undo_torn_creation(path: Path, vfs: str | None) -> None:
     """Let SQLite roll back a creation that a power cut tore before the header was written."""
     journal = path.with_name(path.name + "-journal")
     try:

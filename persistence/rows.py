@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from leviath.persistence.store_endings import EndingRow
+from leviath.persistence.store_endings import StoreRow
 
 
 class WorldRow(Struct, frozen=True, gc=False):
@@ -141,6 +141,6 @@ class Batch(Struct):
     mirror: list[MirrorRow] = field(default_factory=list[MirrorRow])
     secrets: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     gone: list[int] = field(default_factory=list[int])
-    endings: list[EndingRow] = field(default_factory=list[EndingRow])
+    endings: list[StoreRow] = field(default_factory=list[StoreRow])
     owing: dict[int, bool] = field(default_factory=dict[int, bool])
     """Ended runs, and whether something of them is outside yet."""

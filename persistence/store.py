@@ -26,14 +26,21 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import apsw
 
 from leviath.components.errors import ConfigError, RunConflict, StorageError
 from leviath.components.run_outcome import ENDINGS, MOVES, OUTCOMES, RUNNING
 from leviath.persistence import schema, sqlite
-from leviath.persistence.connect import Level, connect, open_checked, read_header, translated
+from leviath.persistence.connect import (
+    Level,
+    connect,
+    open_checked,
+    read_header,
+    translated,
+    undo_torn_creation,
+)
 from leviath.persistence.store_checks import (
     check_record,
     checked_sum,
@@ -42,9 +49,19 @@ from leviath.persistence.store_checks import (
 )
 from leviath.persistence.store_endings import supersede
 from leviath.persistence.store_opening import check_header, migrate
-from leviath.persistence.store_owner import LEASE_MS, is_gone, own_name, shown
+from leviath.persistence.store_owner import is_gone, own_name, shown
 from leviath.persistence.store_queries import StoreReader, run_key
 from leviath.persistence.store_rows import INT64_MAX, RunSummary, StepRecord
+from leviath.persistence.store_statements import (
+    CLOCK,
+    FOLD,
+    INSERT_STEP,
+    START,
+    STATE,
+    SUMMARISE,
+    TAKE,
+    DrivenRun,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -53,68 +70,6 @@ if TYPE_CHECKING:
     from leviath.persistence.sqlite import Connection
 
 __all__ = ["RunSummary", "StepRecord", "Store"]
-
-_NOW: Final = (
-    "(cast(strftime('%s', 'now') as integer) * 1000"
-    " + cast(substr(strftime('%f', 'now'), 4, 3) as integer))"
-)
-"""The database's clock in Unix milliseconds, by integers."""
-
-
-def _timed(sql: str) -> str:
-    """A statement with the clock and the lease filled in."""
-    return sql.replace("$now", _NOW).replace("$lease", str(LEASE_MS))
-
-
-_STATE: Final = (
-    "select driver, owner, until_ms, outcome, last_step, last_attempt, steps, tokens, cost_nano,"
-    " unpriced, attempt, started_ms, parent from store_run where run = ?"
-)
-_INSERT_STEP: Final = _timed(
-    "insert into store_step values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, $now))"
-)
-_FOLD: Final = _timed(
-    "update store_run set last_step = ?, last_attempt = ?, steps = ?, tokens = ?, cost_nano = ?,"
-    " unpriced = ?, until_ms = coalesce(?, $now) + $lease where run = ? and driver = ?"
-)
-_START: Final = _timed(
-    "insert into store_run (goal, file, agent, model, parent, depth, started_ms, owner, until_ms)"
-    " values (?, ?, ?, ?, ?, ?, coalesce(?, $now), ?, coalesce(?, $now) + $lease) returning run"
-)
-_SUMMARISE: Final = _timed(
-    "insert into store_summary (run, attempt, outcome, steps, tokens, duration_ms, finished_ms,"
-    " cost_nano, unpriced, agent, model) select run, attempt, outcome, steps, tokens,"
-    " max(0, coalesce(?1, $now) - started_ms), coalesce(?1, $now), cost_nano, unpriced, agent,"
-    " model from store_run where run = ?2"
-)
-_CLOCK: Final = _timed("select coalesce(?, $now)")
-_TAKE: Final = _timed(
-    "update store_run set driver = driver + 1, owner = ?, until_ms = coalesce(?, $now) + $lease"
-    " where run = ? returning driver"
-)
-
-
-class _State:
-    """What a batch knows of a run that it drives."""
-
-    __slots__ = (
-        *("driver", "outcome", "last_step", "last_attempt", "steps", "tokens", "cost_nano"),
-        *("unpriced", "attempt", "started_ms", "folded"),
-    )
-
-    def __init__(self, row: tuple[Any, ...]) -> None:
-        self.driver: int = row[0]
-        self.outcome: str | None = row[3]
-        self.last_step: int = row[4]
-        self.last_attempt: int = row[5]
-        self.steps: int = row[6]
-        self.tokens: int = row[7]
-        self.cost_nano: int = row[8]
-        self.unpriced: int = row[9]
-        self.attempt: int = row[10]
-        self.started_ms: int | None = row[11]
-        self.folded = True
-        """The database has these sums."""
 
 
 class Store(StoreReader):
@@ -137,7 +92,7 @@ class Store(StoreReader):
         self._owner = own_name()
         self._driven: dict[int, int] = {}
         """Runs that this handle drives, and the number of each."""
-        self._states: dict[int, _State] = {}
+        self._states: dict[int, DrivenRun] = {}
         """Within a transaction: what it knows of the runs that it writes."""
         self._is_open = False
         """A transaction is open."""
@@ -162,6 +117,7 @@ class Store(StoreReader):
         if level not in ("full", "process"):
             raise ConfigError(f"level must be full or process, not {level!r}")
         file = Path(os.path.abspath(path))
+        undo_torn_creation(file, vfs)
         header = read_header(file)
         if header is not None and header[0] == schema.APPLICATION_ID:
             db = open_checked(file, level="process", vfs=vfs, read_only=True)
@@ -185,7 +141,9 @@ class Store(StoreReader):
                 db.pragma("foreign_keys", True)
                 migrate(db, path)
                 if path != ":memory:":
-                    db.pragma("journal_mode", "wal")
+                    # Another process may be opening it, too. All is safe without, only slower.
+                    with contextlib.suppress(apsw.BusyError, apsw.LockedError):
+                        db.pragma("journal_mode", "wal")
                     db.wal_autocheckpoint(4_000)
         except BaseException:
             db.close()
@@ -231,6 +189,7 @@ class Store(StoreReader):
         that one. Raises what the block raises, and DiskFull or StorageError from the commit.
         """
         if self._is_open:
+            self._check_batch()
             yield self
             return
         if self.read_only:
@@ -245,6 +204,7 @@ class Store(StoreReader):
         self._is_open = True
         try:
             yield self
+            self._check_batch()
             with translated(self.path, self._db):
                 self._fold()
                 self._db.execute("commit")
@@ -257,6 +217,15 @@ class Store(StoreReader):
             if self._db.in_transaction:
                 with contextlib.suppress(apsw.Error):
                     self._db.execute("rollback")
+
+    def _check_batch(self) -> None:
+        """Raise StorageError when SQLite has undone the batch: what follows would stand alone."""
+        if not self._db.in_transaction:
+            raise StorageError(
+                f"{self.path}: an error ended this batch, and nothing of it is kept; leave the "
+                "block and do all of it again",
+                path=self.path,
+            )
 
     def start_run(self, goal: str, file: str, *, agent: str = "", model: str = "") -> int:
         """Start a run that this handle drives, and return its id.
@@ -290,7 +259,7 @@ class Store(StoreReader):
                     depth = 1 + (0 if row is None else int(row[0]))
                 now = self._clock()
                 bindings = (*texts, parent, depth, now, self._owner, now)
-                (row,) = self._db.execute(_START, bindings).fetchall()
+                (row,) = self._db.execute(START, bindings).fetchall()
             run = int(row[0])
             self._driven[run] = 1
         return run
@@ -320,7 +289,7 @@ class Store(StoreReader):
             tokens = checked_sum("tokens", run, state.tokens, record.tokens)
             cost = checked_sum("cost_nano_usd", run, state.cost_nano, record.cost_nano_usd or 0)
             self._db.execute(
-                _INSERT_STEP,
+                INSERT_STEP,
                 (
                     run,
                     record.step,
@@ -369,8 +338,9 @@ class Store(StoreReader):
             state.outcome = outcome
             if outcome not in ENDINGS:
                 return None
-            self._db.execute(_SUMMARISE, (self._clock(), run))
+            self._db.execute(SUMMARISE, (self._clock(), run))
             self._db.execute("update store_run set owner = null where run = ?", (run,))
+            del self._driven[run]
             return self.run_summary(run)
 
     def resume_run(self, run: int) -> None:
@@ -410,6 +380,7 @@ class Store(StoreReader):
         with self.batch(), translated(self.path, self._db):
             if self._one("select 1 from store_run where run = ?", (run_key(run),)) is None:
                 raise unknown_run(run)
+            self._fold()
             driver = self._driven.pop(run, None)
             self._states.pop(run, None)
             self._db.execute(
@@ -422,14 +393,14 @@ class Store(StoreReader):
         """Unix milliseconds; None leaves it to the database's own clock."""
         return None if self._now_ms is None else self._now_ms()
 
-    def _state(self, run: int) -> _State:
+    def _state(self, run: int) -> DrivenRun:
         """The run as this transaction has it; this handle drives it from now on."""
         state = self._states.get(run)
         if state is not None:
             return state
         if type(run) is not int or not -INT64_MAX <= run <= INT64_MAX:
             raise unknown_run(run)
-        row = self._one(_STATE, (run,))
+        row = self._one(STATE, (run,))
         if row is None:
             raise unknown_run(run)
         mine = self._driven.get(run)
@@ -443,13 +414,13 @@ class Store(StoreReader):
                 )
             self._take(run, row)
             row = (self._driven[run], *row[1:])
-        state = self._states[run] = _State(row)
+        state = self._states[run] = DrivenRun(row)
         return state
 
     def _take(self, run: int, row: tuple[Any, ...]) -> None:
         driver, owner, until_ms = int(row[0]), row[1], int(row[2])
         if owner is not None and not is_gone(owner):
-            now = self._one(_CLOCK, (self._clock(),))
+            now = self._one(CLOCK, (self._clock(),))
             assert now is not None
             if until_ms > now[0]:
                 raise RunConflict(
@@ -471,7 +442,7 @@ class Store(StoreReader):
                 )
             ]
         for taken in below:
-            number = self._one(_TAKE, (self._owner, self._clock(), taken))
+            number = self._one(TAKE, (self._owner, self._clock(), taken))
             assert number is not None
             self._driven[taken] = int(number[0])
         assert self._driven[run] == driver + 1
@@ -482,7 +453,7 @@ class Store(StoreReader):
             if state.folded:
                 continue
             self._db.execute(
-                _FOLD,
+                FOLD,
                 (
                     state.last_step,
                     state.last_attempt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ _SUPERSEDE: Final = (
 )
 _INSERT: Final = f"insert into store_summary ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 
+_CHARGE_LATE: Final = (
+    "update store_summary set tokens = ?, cost_nano = ?, unpriced = ? where run = ?"
+)
+
 
 class EndingRow(Struct, frozen=True, gc=False):
     """How a run of a world ended; ``outcome`` "" says that it was taken up again."""
@@ -38,15 +42,31 @@ class EndingRow(Struct, frozen=True, gc=False):
     model: str = ""
 
 
+class LateCostRow(Struct, frozen=True, gc=False):
+    """What a run had come to when something that was in flight at its ending was charged."""
+
+    run: int
+    tokens: int
+    cost_nano: int
+    unpriced: int
+
+
+StoreRow: TypeAlias = EndingRow | LateCostRow
+
+
 def supersede(db: Connection, run: int) -> None:
     """Keep the summary of an ending that no longer stands beside the one to come."""
     db.execute(_SUPERSEDE, (run,))
     db.execute("delete from store_summary where run = ?", (run,))
 
 
-def write_endings(db: Connection, endings: Sequence[EndingRow]) -> None:
+def write_endings(db: Connection, endings: Sequence[StoreRow]) -> None:
     """Write what became of runs, in the order in which it did."""
     for ending in endings:
+        if isinstance(ending, LateCostRow):
+            late = (ending.tokens, ending.cost_nano, ending.unpriced, ending.run)
+            db.execute(_CHARGE_LATE, late)
+            continue
         supersede(db, ending.run)
         if not ending.outcome:
             continue

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leviath.persistence.sqlite import Connection
 
 
-def check_header(file: Path, header: tuple[int, int]) -> None:
+def check_header(file: Path | str, header: tuple[int, int]) -> None:
     """Raise Damaged or NewerFormat for what this leviath does not write into."""
     application_id, version = header
     if application_id != store_schema.APPLICATION_ID:
@@ -29,13 +29,18 @@ def check_header(file: Path, header: tuple[int, int]) -> None:
 
 def migrate(db: Connection, path: str) -> None:
     """Bring the store to the present format: all missing steps, or none of them."""
+    # The log may be ahead of the header: what a newer leviath did there was not seen yet.
     have = int(db.pragma("user_version"))
-    if have >= store_schema.FORMAT:
+    if have:
+        check_header(path, (int(db.pragma("application_id")), have))
+    if have == store_schema.FORMAT:
         return
     db.execute("begin immediate")
     try:
         # Another process may have been first.
         have = int(db.pragma("user_version"))
+        if have:
+            check_header(path, (int(db.pragma("application_id")), have))
         tables = db.execute("select count(*) from sqlite_schema").fetchone()
         if not have and tables is not None and tables[0]:
             raise Damaged(f"{path}: is the database of another program", path=path)

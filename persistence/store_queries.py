@@ -106,16 +106,18 @@ class StoreReader:
         """A run and everything below it, ended or not. Raises RunNotFound."""
         self.run(run)
         sql = (
-            "with recursive tree(run) as (select ?1 union select store_run.run from store_run"
+            "with recursive tree(run) as (select ?1 union select store_run.run from store_run"  # noqa: S608
             " join tree on store_run.parent = tree.run)"
             " select count(*), count(store_summary.run), total(store_summary.success),"
-            " sum(r.steps), sum(r.tokens), sum(r.cost_nano), sum(r.unpriced),"
+            f" {exact_sum('r.steps')}, {exact_sum('r.tokens')}, {exact_sum('r.cost_nano')},"
+            f" {exact_sum('r.unpriced')},"
             " max(store_summary.finished_ms) - min(r.started_ms)"
             " from store_run as r left join store_summary on store_summary.run = r.run"
             " where r.run in tree"
         )
         (row,) = self._all(sql, (run_key(run),))
-        runs, finished, succeeded, steps, tokens, cost, unpriced, span = row
+        runs, finished, succeeded, *halves, span = row
+        steps, tokens, cost, unpriced = _wholes(halves)
         duration = None if finished < runs or span is None else max(0, span)
         return TreeSummary(
             run, runs, finished, int(succeeded), steps, tokens, cost, unpriced, duration
@@ -195,13 +197,18 @@ class StoreReader:
         where, bindings = _where(since_ms, until_ms, None)
         condition = f" where {' and '.join(where)}" if where else ""
         group = by or "''"
-        # total() would be a float, and sum() raises when it passes what an integer holds.
         sql = (
-            f"select {group}, count(*), sum(success), sum(steps), sum(tokens), sum(cost_nano),"  # noqa: S608
-            " sum(unpriced > 0), sum(unpriced), coalesce(sum(duration_ms), 0), count(duration_ms)"
-            f" from store_summary{condition} group by {group} order by 6 desc, 1"
+            f"select {group}, count(*), sum(success), sum(unpriced > 0), count(duration_ms),"  # noqa: S608
+            f" {exact_sum('steps')}, {exact_sum('tokens')}, {exact_sum('cost_nano')},"
+            f" {exact_sum('unpriced')}, {exact_sum('duration_ms')}"
+            f" from store_summary{condition} group by {group}"
         )
-        rows = [Stats(*row) for row in self._all(sql, bindings)]
+        rows: list[Stats] = []
+        for name, runs, worked, unpriced_runs, timed, *halves in self._all(sql, bindings):
+            steps, tokens, cost, unpriced, duration = _wholes(halves)
+            sums = (steps, tokens, cost, unpriced_runs, unpriced, duration, timed)
+            rows.append(Stats(name, runs, worked, *sums))
+        rows.sort(key=lambda row: (-row.cost_nano_usd, row.group))
         return rows if by or rows else [Stats("", 0, 0, 0, 0, 0, 0, 0, 0, 0)]
 
 
@@ -210,6 +217,17 @@ def run_key(run: object) -> int:
     if type(run) is not int or not -INT64_MAX <= run <= INT64_MAX:
         raise RunNotFound(f"this store has no run {run!r}; ids are whole numbers", run=run)
     return run
+
+
+def exact_sum(column: str) -> str:
+    """Two columns for the sum of one, in halves of 32 bits: sum() refuses what passes an integer,
+    and total() rounds."""
+    return f"coalesce(sum({column} >> 32), 0), coalesce(sum({column} & 0xffffffff), 0)"
+
+
+def _wholes(halves: Sequence[int]) -> list[int]:
+    """The sums of columns that were asked for by ``exact_sum``."""
+    return [(high << 32) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
 
 
 def _limit(limit: object) -> int:

@@ -159,7 +159,11 @@ create view store_run as select
         else summary.outcome
     end as outcome,
     coalesce(summary.attempt, 1) as attempt,
-    (select coalesce(max(turn), 0) from ledger where ledger.run = run.ordinal) as steps,
+    -- A run that came in from elsewhere has no ledger of what it did there.
+    max(
+        coalesce(summary.steps, 0),
+        (select coalesce(max(turn), 0) from ledger where ledger.run = run.ordinal)
+    ) as steps,
     run.prompt_tokens + run.completion_tokens + run.cached_tokens + run.cache_write_tokens
         as tokens,
     run.cost_priced_nano as cost_nano, run.unpriced_calls as unpriced

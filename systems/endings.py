@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from leviath.components.identity import Identity, Launch
 from leviath.components.output import Flags, Output
-from leviath.components.progress import Clock, Cost, Resolution, Visits
+from leviath.components.progress import Clock, Cost, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
-from leviath.systems.run import EndingFact
+from leviath.systems.run import EndingFact, LateCostFact
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
@@ -48,6 +48,23 @@ def outcome_of(run: Run, cause: str = "") -> str:
     return "success" if left and not forced else "finished"
 
 
+def tokens_of_run(cost: Cost) -> int:
+    """All tokens of a run, as far as an integer of the store goes."""
+    return min(cost.prompt + cost.completion + cost.cached + cost.cache_write, TOTAL_MAX)
+
+
+def charge_late(run: Run, tick: Tick) -> None:
+    """Something of a run that has ended was charged: its summary says so."""
+    cost = run.get(Cost)
+    tick.facts.append(LateCostFact(run.n, tokens_of_run(cost), cost.priced_nano, cost.unpriced))
+
+
+def known_cause(run: Run) -> str:
+    """Why the stage that an ended run is in was left, as far as its components still say it."""
+    stage = run.find(Stage)
+    return "" if stage is None or stage.outcome is None else stage.outcome.cause
+
+
 def summarise(run: Run, tick: Tick, cause: str = "") -> None:
     """The run has just ended, or came in ended: the store gets its summary."""
     launch, identity = run.find(Launch), run.find(Identity)
@@ -55,14 +72,13 @@ def summarise(run: Run, tick: Tick, cause: str = "") -> None:
         return
     clock, cost = run.find(Clock) or Clock(), run.find(Cost) or Cost()
     visits, resolution = run.find(Visits), run.find(Resolution)
-    tokens = cost.prompt + cost.completion + cost.cached + cost.cache_write
     tick.facts.append(
         EndingFact(
             run.n,
             run.get(Status).attempt,
             outcome_of(run, cause),
             0 if visits is None else visits.turns,
-            min(tokens, TOTAL_MAX),
+            tokens_of_run(cost),
             launch.started_ms,
             tick.now.wall_ms if clock.ended_ms is None else clock.ended_ms,
             cost.priced_nano,

@@ -17,7 +17,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Counters
 from leviath.systems.deliveries import hold_deliveries
-from leviath.systems.endings import summarise
+from leviath.systems.endings import known_cause, summarise
 from leviath.systems.joins import interrupt
 from leviath.systems.moves import clock_runs, move, touch
 from leviath.systems.opening import rest_run, settle_run
@@ -79,7 +79,7 @@ def take_import(world: World, tick: Tick, caches: Caches, item: Import) -> None:
     elif world.get(WORLD_OWNER, Counters).driven:
         settle_run(run, tick, caches)
     if run.status.is_ended:
-        summarise(run, tick)
+        summarise(run, tick, known_cause(run))
     touch(run, tick, urgent=True)
     tick.acks.append(Ack(item.ticket, ordinal, identity.run_id))
     stage = run.find(Stage)

@@ -19,6 +19,7 @@ from leviath.components.status import Waiting
 from leviath.components.world_facts import Counters, Offer, Prices
 from leviath.systems import slots
 from leviath.systems.draw import jittered
+from leviath.systems.endings import charge_late
 from leviath.systems.moves import park, set_marker, set_totals, touch
 from leviath.systems.run import LedgerFact
 from leviath.systems.stages import fail
@@ -54,7 +55,7 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
     effect = effects.find(done.effect)
     fact = _charge(run, tick, effect, done)
     if effect is None or effect.attempt != done.attempt or not effect.live:
-        _replaces_interrupted(run, done, fact)
+        _replaces_interrupted(run, tick, done, fact)
         return
     if done.error_kind:
         _failed(run, tick, caches, effect, done)
@@ -78,7 +79,9 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
     use_reply(run, tick, Turn(done.text, calls, done.stop_reason))
 
 
-def _replaces_interrupted(run: Run, done: InferenceFinished, fact: LedgerFact | None) -> None:
+def _replaces_interrupted(
+    run: Run, tick: Tick, done: InferenceFinished, fact: LedgerFact | None
+) -> None:
     """A figure for an attempt of an older epoch takes the place of its ``interrupted`` row."""
     if fact is not None and done.epoch != run.world.get(WORLD_OWNER, Counters).epoch:
         cost = run.get(Cost)
@@ -87,6 +90,8 @@ def _replaces_interrupted(run: Run, done: InferenceFinished, fact: LedgerFact | 
         if stage is not None:
             row = run.get(Ledgers).stages[stage.index]
             set_totals(run, stage.index, replace(row, unpriced=max(0, row.unpriced - 1)))
+        if run.status.is_ended:
+            charge_late(run, tick)
 
 
 def use_reply(run: Run, tick: Tick, turn: Turn) -> None:
@@ -207,6 +212,8 @@ def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
             ),
         )
     touch(run, tick)
+    if run.status.is_ended:
+        charge_late(run, tick)
 
 
 def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -71,10 +71,23 @@ class EndingFact(Struct, frozen=True, gc=False):
     model: str
 
 
+class LateCostFact(Struct, frozen=True, gc=False):
+    """What was in flight when a run ended came back and was charged: its summary's sums now."""
+
+    run: int
+    tokens: int
+    cost_nano: int
+    unpriced: int
+
+
 class ResumedFact(Struct, frozen=True, gc=False):
     """A run that had ended was taken up again: its summary no longer stands."""
 
     run: int
+
+
+StoreFact: TypeAlias = EndingFact | LateCostFact | ResumedFact
+"""What the run store hears of a run."""
 
 
 class Ack(Struct, frozen=True, gc=False):
@@ -110,7 +123,7 @@ class Tick:
         self.now = now
         self.commands: list[Command] = []
         self.events: list[WorldEvent] = []
-        self.facts: list[LedgerFact | EndingFact | ResumedFact] = []
+        self.facts: list[LedgerFact | StoreFact] = []
         self.acks: list[Ack] = []
         self.mirror: dict[int, bool] = {}
         """Runs whose files are out of date, and whether that is urgent."""

@@ -234,7 +234,10 @@ def _finish(run: Run, tick: Tick) -> None:
     ]
     if owed and run.find(Output) is None:
         message = f"stage {owed[0]} owes an output and none was submitted"
-        end(run, tick, RunStatus.ERROR, error=message, why="owed output")
+        outcome = run.get(Stage).outcome
+        capped = outcome is not None and outcome.kind == "max_iterations"
+        cause = "step_cap" if capped else ""
+        end(run, tick, RunStatus.ERROR, error=message, why="owed output", cause=cause)
         return
     end(run, tick, RunStatus.COMPLETE)
 

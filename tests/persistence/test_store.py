@@ -326,6 +326,38 @@ def test_a_number_that_a_driver_got_is_never_given_again(tmp_path: Path) -> None
 # --- many together --------------------------------------------------------------------------------
 
 
+def test_what_was_recorded_before_a_release_in_the_same_batch_counts(store: Store) -> None:
+    run = store.start_run("g", "f")
+    with store.batch():
+        store.record(run, StepRecord(1, "d", "r", tokens=5))
+        store.release_run(run)
+    assert (store.run(run).steps, store.run(run).tokens) == (1, 5)
+
+
+def test_a_driver_forgets_what_it_has_finished(store: Store) -> None:
+    for _ in range(20):
+        store.finish_run(store.start_run("g", "f"), "stalled")
+    assert store._driven == {}
+    with pytest.raises(RunConflict):
+        store.record(1, StepRecord(1, "d", "r"))
+    assert store._driven == {}
+    store.resume_run(1)
+    assert list(store._driven) == [1]
+
+
+def test_sums_over_many_runs_may_pass_what_an_integer_holds(store: Store) -> None:
+    most = 2**63 - 1
+    root = store.start_run("g", "f")
+    for parent in (root, root, root):
+        run = store.start_child_run("g", "f", parent)
+        store.record(run, StepRecord(1, "d", "r", tokens=most, cost_nano_usd=most))
+        store.finish_run(run, "success")
+    tree = store.tree_summary(root)
+    assert (tree.tokens, tree.cost_nano_usd) == (3 * most, 3 * most)
+    (whole,) = store.stats()
+    assert (whole.tokens, whole.cost_nano_usd) == (3 * most, 3 * most)
+
+
 def test_a_batch_is_all_or_nothing(store: Store) -> None:
     run = store.start_run("g", "f")
     before = dump(store)

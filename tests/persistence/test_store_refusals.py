@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +230,41 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(NewerFormat, match="use the newer leviath"):
         Store.open(path)
+
+
+def test_a_newer_format_that_only_the_log_knows_of_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    Store.open(path).close()
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", store_schema.FORMAT + 1)
+    assert path.read_bytes()[63] == store_schema.FORMAT, "the header is behind its log"
+    with pytest.raises(NewerFormat, match="use the newer leviath"):
+        Store.open(path)
+    db.close()
+
+
+def test_a_released_migration_never_changes() -> None:
+    digests = [hashlib.sha256(sql.encode()).hexdigest()[:16] for sql in store_schema.MIGRATIONS]
+    assert digests == ["c37773d9e3de05d6"]
+
+
+def test_what_follows_an_error_that_ended_a_batch_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with Store.open(path) as store:
+        run = store.start_run("g", "f")
+        before = dump(store)
+
+        def go_on() -> None:
+            with store.batch():
+                store.record(run, step(1))
+                store._db.execute("rollback")  # as SQLite does by itself when the disk is full
+                with pytest.raises(StorageError, match="nothing of it is kept"):
+                    store.record(run, step(2))
+
+        with pytest.raises(StorageError, match="nothing of it is kept"):
+            go_on()
+        assert dump(store) == before
+        store.record(run, step(1))
 
 
 def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
