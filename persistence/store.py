@@ -272,7 +272,16 @@ class Store(StoreReader):
         does not hold, a text that no file can hold); nothing was kept then.
         """
         check_record(record)
-        with self.batch(), translated(self.path, self._db):
+        if not self._is_open:
+            with self.batch():
+                self._record(run, record)
+            return
+        # Within a batch each microsecond counts: no block is entered.
+        self._check_batch()
+        self._record(run, record)
+
+    def _record(self, run: int, record: StepRecord) -> None:
+        try:
             state = self._state(run)
             if state.outcome is not None:
                 raise RunConflict(
@@ -311,6 +320,9 @@ class Store(StoreReader):
             if not record.is_retry:
                 state.steps = record.step
             state.folded = False
+        except apsw.Error:
+            with translated(self.path, self._db):
+                raise
 
     def finish_run(self, run: int, outcome: str) -> RunSummary | None:
         """End a run, or have it wait for a person: outcome and summary in one transaction.

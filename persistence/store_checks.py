@@ -21,6 +21,8 @@ def unknown_run(run: object) -> RunNotFound:
 
 def checked_text(name: str, value: object) -> str:
     """A text that a file can hold. Raises ConfigError naming it."""
+    if value == "":
+        return ""
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be text, not {type(value).__name__}; pass a str")
     if "\0" in value:

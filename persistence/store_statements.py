@@ -6,11 +6,8 @@ from typing import Any, Final
 
 from leviath.persistence.store_owner import LEASE_MS
 
-_NOW: Final = (
-    "(cast(strftime('%s', 'now') as integer) * 1000"
-    " + cast(substr(strftime('%f', 'now'), 4, 3) as integer))"
-)
-"""The database's clock in Unix milliseconds, by integers."""
+_NOW: Final = "cast(round(unixepoch('subsec') * 1000) as integer)"
+"""The database's clock in Unix milliseconds: it counts them whole, and a float holds each."""
 
 
 def _timed(sql: str) -> str:
