@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leviath.components.base import Component
+from leviath.components.progress import Cost
 from leviath.components.text import Text
 
 
@@ -79,3 +80,17 @@ class Imported(Component):
     priced_nano: int = 0
     """Its priced subtotal in nano-dollars; while Cost still equals it, the original figure
     stands."""
+
+
+class Forked(Component):
+    """Where a fork began. Written once."""
+
+    world_id: str
+    """Of the world that the other run is in."""
+    run_id: str
+    """The other run."""
+    step: int
+    """The step of that world after which the fork begins."""
+    prefix: Cost = Cost()
+    """What the other run had cost by then, what it had been forked from included. Shown beside the
+    fork's own costs, never added to them."""

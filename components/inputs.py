@@ -233,6 +233,26 @@ class AgentFound(_Input, tag="agent"):
     """Why there is none; "" when there is one."""
 
 
+class Fork(_Input, tag="fork"):
+    """Start a run where another one was after a step. Its blueprint is on the world's shelf."""
+
+    ticket: int
+    parts: tuple[tuple[str, bytes], ...]
+    """The other run's components at that step, as encoded parts."""
+    source_world_id: str
+    source_run_id: str
+    step: int
+    source_world_ms: int
+    """World time of the step, on the other world's clock."""
+    agent_name: str
+    agent_path: str
+    workdir: str
+    blueprint: bytes
+    key: str = ""
+    run_id: str = ""
+    """"" lets the step mint one."""
+
+
 Input: TypeAlias = (
     HostOpened
     | HostClosing
@@ -252,4 +272,5 @@ Input: TypeAlias = (
     | Release
     | Delivered
     | AgentFound
+    | Fork
 )

@@ -11,7 +11,7 @@ from leviath.components.base import Component
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Inbox, Timers, Turn
 from leviath.components.family import FanOut, Joins, Rounds, Split, TreeUse, Worker
-from leviath.components.identity import Identity, Imported, Launch, Tree
+from leviath.components.identity import Forked, Identity, Imported, Launch, Tree
 from leviath.components.outbox import Outbox
 from leviath.components.output import Flags, Output, Title
 from leviath.components.progress import Clock, Cost, Ledgers, Resolution, Stage, Visits
@@ -47,6 +47,7 @@ RUN_PARTS: Final[tuple[type[Component], ...]] = (
     Split,
     FanOut,
     Rounds,
+    Forked,
 )
 WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Counters,

@@ -371,6 +371,7 @@ class World:
         self.world = world
 
     spawn = _spawning(OpenWorld.spawn)
+    fork = _spawning(OpenWorld.fork)
 
     @property
     def home(self) -> Path | None:

@@ -142,7 +142,7 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
     checked = agents.check(request.agent)
     blueprint, agent_path, digest = checked.blueprint, checked.agent_path, checked.digest
     _check_sizes(request)
-    workdir = _workdir(request.workdir)
+    workdir = folder_of(request.workdir)
     if request.run_id:
         check_run_id(request.run_id)
     _check_regions(request, blueprint)
@@ -234,10 +234,15 @@ def _check_sizes(request: SpawnRequest) -> None:
         raise SpawnError(
             f"the metadata has {size:,} bytes, {METADATA_BYTES_MAX:,} are allowed; keep labels only"
         )
-    if len(request.key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
+    check_key(request.key)
+
+
+def check_key(key: str) -> None:
+    """Raises SpawnError for a key that cannot be kept as it is."""
+    if len(key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
         raise SpawnError(f"the key is longer than {KEY_BYTES_MAX} bytes; use a digest of it")
-    if clean_text(request.key) != request.key:
-        raise SpawnError(f"the key {request.key!r} is not UTF-8 or has NUL; use a digest of it")
+    if clean_text(key) != key:
+        raise SpawnError(f"the key {key!r} is not UTF-8 or has NUL; use a digest of it")
 
 
 def _check_secrets(
@@ -259,7 +264,8 @@ def _check_secrets(
             )
 
 
-def _workdir(path: str | os.PathLike[str]) -> str:
+def folder_of(path: str | os.PathLike[str]) -> str:
+    """The real path of a workdir. Raises SpawnError for what is no folder."""
     text = os.fspath(path)
     if "\x00" in text:
         raise SpawnError(f"the workdir {text!r} contains NUL; name a folder")

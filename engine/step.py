@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from leviath.components.changes import Gone
 from leviath.components.effects import Effects
-from leviath.components.inputs import Import, Spawn
+from leviath.components.inputs import Fork, Import, Spawn
 from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
@@ -104,7 +104,7 @@ class Stepper:
         """Apply one input. What cannot be applied leaves nothing behind, and its caller hears
         so."""
         n = intake.owner_of(item)
-        if n not in self.world.live_rows or not (n or isinstance(item, Spawn | Import)):
+        if n not in self.world.live_rows or not (n or isinstance(item, Spawn | Import | Fork)):
             # Answered without a run, or about the world itself: a failure is one of the whole.
             intake.take(self.world, tick, self.caches, item)
             return

@@ -28,6 +28,7 @@ from leviath.engine import arguments
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.clock import RealClock
 from leviath.engine.finding import AgentFinder
+from leviath.engine.forking import ForkRequest, prepare_fork
 from leviath.engine.host import Host
 from leviath.engine.launching import hosted
 from leviath.engine.limits import CLOSE_GRACE_MS
@@ -172,6 +173,43 @@ class OpenWorld:
         ack = await ask(host, lambda ticket: make(ticket, host.outside, host.world, wall_ms))
         is_new = ack.run > newest
         return self._handle(ack.run, ack.run_id, since_step=since if is_new else 0)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int,
+        workdir: str | os.PathLike[str],
+        source: str | os.PathLike[str] | None = None,
+        blueprint: Agent | None = None,
+        key: str = "",
+        new_run_id: str = "",
+    ) -> RunHandle:
+        """Start a run where another one was after step ``at``; its handle, once it is durable.
+
+        Only what comes after that step is done again: the fork has the conversation, stage and
+        counts of the other run, and its own id, clock and costs, which start at nothing. What the
+        other run had outside is asked for anew; its answers, callbacks and children stay its own.
+        ``workdir`` is a folder that is there: files are not taken back to that step.
+
+        ``source`` is a home or an exported folder; by default this world's home. ``blueprint``
+        goes on with another blueprint, which needs a stage of the name that the run was in. ``key``
+        makes a second fork return the first.
+
+        Raises RunNotFound, RunConflict for a run that had ended or was not there by then,
+        ConfigError for a step that is not kept, SpawnError, BlueprintError, Damaged; nothing of the
+        fork exists then. Cancelled: it may exist; fork again with the same ``key`` to find out.
+        """
+        known = self._by_key(arguments.text("key", key, remedy='pass a str; "" is no key'))
+        if known is not None:
+            return known
+        request = ForkRequest(run_id, at, workdir, source or self.home, blueprint, key, new_run_id)
+        newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
+        host = self._host
+        make = await prepare_fork(request, self._agents, host.texts.redactor, self.home)
+        since = host.durable_step
+        ack = await ask(host, lambda ticket: make(ticket, host.outside, host.world))
+        return self._handle(ack.run, ack.run_id, since_step=since if ack.run > newest else 0)
 
     def _by_key(self, key: str) -> RunHandle | None:
         world = self._host.world

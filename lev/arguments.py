@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "stats": "leviath.lev.stats:stats",
     "replay": "leviath.lev.replaying:replay",
     "export": "leviath.lev.exporting:export",
+    "fork": "leviath.lev.forking:fork",
     "at": "leviath.lev.history:at",
     "diff": "leviath.lev.history:diff",
     "why": "leviath.lev.history:why",
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     _stats(command("stats", "tell what runs cost and how often they worked"))
     _replay(command("replay", "run a saved world again and compare every step", home=False))
     _export(command("export", "write a world, or what one run comes from, to a folder"))
+    _fork(command("fork", "start a run where another one was after a step"))
     _at(command("at", "tell what the world was after a step"))
     _diff(command("diff", "tell what differs between two steps"))
     _why(command("why", "tell what made a run what it is"))
@@ -284,6 +286,25 @@ def _replay(to: argparse.ArgumentParser) -> None:
 def _export(to: argparse.ArgumentParser) -> None:
     to.add_argument("run", metavar="RUN|all", help="a run id, the start of one, or `all`")
     to.add_argument("folder", metavar="DIR", help="a new or empty folder, or an older export")
+    _json(to)
+
+
+def _fork(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    text = "the step that it begins after, as `lev why` numbers them"
+    to.add_argument("--at", metavar="STEP", type=_whole, required=True, help=text)
+    where = to.add_mutually_exclusive_group(required=True)
+    where.add_argument("--workdir", metavar="DIR", help="work in that folder")
+    where.add_argument("--copy", metavar="DIR", help="work in a copy of the run's folder")
+    text = "work in a new git worktree of the run's folder"
+    where.add_argument("--worktree", metavar="DIR", help=text)
+    text = "work in the run's own folder"
+    where.add_argument("--same-workdir", action="store_true", help=text)
+    text = "the home or exported folder that RUN is in (default: the home itself)"
+    to.add_argument("--source", metavar="PATH", help=text)
+    text = "go on with the blueprint of that folder or manifest"
+    to.add_argument("--blueprint", metavar="PATH", help=text)
+    to.add_argument("--key", default="", help="fork nothing if a run with this key exists")
     _json(to)
 
 

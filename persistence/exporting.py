@@ -93,12 +93,13 @@ class _Survey:
 
     def _note(self, owner: int, value: object, *, sure: bool = True) -> None:
         known = self.digests.setdefault(owner, {})
-        for digest, is_text in _digests(value):
+        for digest, is_text in digests_in(value):
             known[digest] = known.get(digest, False) or (is_text and sure)
 
 
-def _digests(value: object) -> Iterator[tuple[bytes, bool]]:
-    """What in a decoded record may be the digest of an entry; whether a Text says that it is."""
+def digests_in(value: object) -> Iterator[tuple[bytes, bool]]:
+    """What in a record of lists and bytes may be the digest of an entry; whether a Text says
+    so."""
     if isinstance(value, bytes):
         if len(value) == DIGEST_BYTES:
             yield value, False
@@ -111,7 +112,7 @@ def _digests(value: object) -> Iterator[tuple[bytes, bool]]:
             yield items[1], True
         return
     for item in items:
-        yield from _digests(item)
+        yield from digests_in(item)
 
 
 def export_world(saved: Saved, folder: Path, *, run: str | None = None) -> Exported:

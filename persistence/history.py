@@ -13,7 +13,7 @@ from msgspec import Struct
 from leviath.components.changes import Gone
 from leviath.components.errors import RunNotFound
 from leviath.components.identity import Identity
-from leviath.components.inputs import Import, Settle, Spawn
+from leviath.components.inputs import Fork, Import, Settle, Spawn
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Stage
 from leviath.components.status import Position, Status
@@ -154,7 +154,7 @@ def _about(row: JournalRow, owner: int, *, is_new: bool) -> Iterator[Input]:
         if isinstance(item, Settle):
             if owner in item.ordinals:
                 yield item
-        elif isinstance(item, Spawn | Import):
+        elif isinstance(item, Spawn | Import | Fork):
             if is_new:
                 yield item
         elif getattr(item, "run", WORLD_OWNER) == owner != WORLD_OWNER:

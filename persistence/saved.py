@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from leviath.components.errors import ConfigError, Damaged, StorageError
 from leviath.components.family import Split
 from leviath.components.identity import Launch
-from leviath.components.inputs import AgentFound, Import, Spawn
+from leviath.components.inputs import AgentFound, Fork, Import, Spawn
 from leviath.persistence.database import open_database
 from leviath.persistence.journal import ORIGIN, check_chain
 from leviath.persistence.redo import decode_part
@@ -197,7 +197,7 @@ def blueprints_named(inputs: Iterable[Input]) -> Iterator[bytes]:
     for item in inputs:
         if type(item) is Spawn:
             yield item.launch.blueprint
-        elif type(item) is AgentFound:
+        elif type(item) is AgentFound or type(item) is Fork:
             yield item.blueprint
         elif type(item) is Import:
             yield from blueprints_of(decode_part(name, body) for name, body in item.parts)

@@ -11,6 +11,7 @@ from leviath.components.inputs import (
     Configured,
     Decide,
     Delivered,
+    Fork,
     Gathered,
     HostClosing,
     HostOpened,
@@ -26,7 +27,7 @@ from leviath.components.inputs import (
     Spawn,
     ToolFinished,
 )
-from leviath.systems import control, importing, joins, opening, spawning, tools
+from leviath.systems import control, forking, importing, joins, opening, spawning, tools
 from leviath.systems.deliveries import take_delivered
 from leviath.systems.inference import take_inference
 from leviath.systems.run import Ack, Run
@@ -59,6 +60,8 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
             spawning.take_spawn(world, tick, item)
         case Import():
             importing.take_import(world, tick, caches, item)
+        case Fork():
+            forking.take_fork(world, tick, caches, item)
         case HostClosing():
             opening.take_closing(world, item)
         case Slept():

@@ -57,7 +57,7 @@ def take_spawn(world: World, tick: Tick, spawn: Spawn) -> None:
         return
     counters = world.get(WORLD_OWNER, Counters)
     ordinal = counters.ordinal + 1
-    run_id = spawn.run_id or _mint(world, spawn, ordinal, tick.now.wall_ms)
+    run_id = spawn.run_id or mint(world, spawn.agent_name, ordinal, tick.now.wall_ms)
     if run_id in world.by_run_id:
         message = f"a run called {run_id} exists already; leave the id out to have one made"
         tick.acks.append(Ack(spawn.ticket, 0, run_id, "spawn", message))
@@ -72,7 +72,7 @@ def admit_run(
     """Create a run and let it prepare itself. ``run_id`` is not taken; "" has one made."""
     counters = world.get(WORLD_OWNER, Counters)
     ordinal = counters.ordinal + 1
-    run_id = run_id or _mint(world, spawn, ordinal, tick.now.wall_ms)
+    run_id = run_id or mint(world, spawn.agent_name, ordinal, tick.now.wall_ms)
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     blueprint = world.blueprints[spawn.launch.blueprint]
     entry = blueprint.entry if worker is None or worker.entry < 0 else worker.entry
@@ -93,13 +93,13 @@ def admit_run(
     return run
 
 
-def _mint(world: World, spawn: Spawn, ordinal: int, wall_ms: int) -> str:
+def mint(world: World, agent_name: str, ordinal: int, wall_ms: int) -> str:
     """A fresh id. The bits come from the world's seed; the ordinal makes a clash impossible to
     repeat."""
     counter = ordinal << 16
     while True:
-        bits = draw(world, spawn.agent_name, "run_id", counter) >> 16
-        run_id = mint_run_id(spawn.agent_name, max(0, wall_ms // 1000), bits)
+        bits = draw(world, agent_name, "run_id", counter) >> 16
+        run_id = mint_run_id(agent_name, max(0, wall_ms // 1000), bits)
         if run_id not in world.by_run_id:
             return run_id
         counter += 1

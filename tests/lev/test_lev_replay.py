@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 from lev_commands import Place
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     import pytest
 
 
-def started(place: Place) -> str:
+def started(place: Place, workdir: Path | None = None) -> str:
     """A run that ended; its id."""
     script = str(place.path / "replies.toml")
-    answer = place.lev("run", str(place.path / "agent"), "-t", "look", "-q", "--script", script)
+    work = ("--workdir", str(workdir or place.path))
+    answer = place.lev(
+        "run", str(place.path / "agent"), "-t", "look", "-q", "--script", script, *work
+    )
     assert answer.code == 0, answer.err
     (run,) = (place.home / "runs").iterdir()
     return run.name
@@ -105,3 +109,49 @@ def test_what_is_no_world_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (code, out) == (1, "")
     assert error.count("\n") == 1
     assert "no saved world" in error
+
+
+def test_a_fork_is_made_and_driven_by_the_next_host(place: Place) -> None:
+    run_id = started(place)
+    ended = place.lev("why", run_id, "--json").document()["causes"][-1]["step"]
+    where = ("--at", str(ended - 1), "--copy", str(place.path / "copy"))
+    usage = place.lev("fork", run_id, "--at", "3")
+    assert usage.code == 2
+    assert "required" in usage.err
+    (place.path / "agent" / "kept.txt").write_text("kept")
+    answer = place.lev("fork", run_id, *where, "--json")
+    # The run worked in the folder that holds the copy: that would copy itself.
+    assert answer.code == 1
+    assert "would copy" in answer.err
+    work = place.path / "work"
+    work.mkdir()
+    where = ("--at", str(ended - 1), "--workdir", str(work))
+    document = place.lev("fork", run_id, *where, "--key", "k", "--json").document()
+    assert document["forked_from"] == {"run_id": run_id, "step": ended - 1}
+    assert document["prefix"]["cost_nano_usd"] > 0
+    assert place.lev("fork", run_id, *where, "--key", "k").out == document["run_id"] + "\n"
+    driven = place.lev("host", "-q", "--script", str(place.path / "replies.toml"))
+    assert driven.code == 0, driven.err
+    assert "-> complete" in place.lev("why", document["run_id"]).out
+
+
+def test_a_fork_works_in_a_copy_or_a_worktree(place: Place) -> None:
+    work = place.path / "work"
+    work.mkdir()
+    (work / "notes.txt").write_text("notes")
+    git = ["git", "-C", str(work), "-c", "user.name=n", "-c", "user.email=e@x"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    run_id = started(place, work)
+    ended = place.lev("why", run_id, "--json").document()["causes"][-1]["step"]
+    at = ("--at", str(ended - 1))
+    copy, tree = place.path / "copy", place.path / "tree"
+    made = place.lev("fork", run_id, *at, "--copy", str(copy))
+    assert made.code == 0, made.err
+    assert (copy / "notes.txt").read_text() == "notes"
+    made = place.lev("fork", run_id, *at, "--worktree", str(tree))
+    assert made.code == 0, made.err
+    assert (tree / "notes.txt").read_text() == "notes"
+    again = place.lev("fork", run_id, *at, "--worktree", str(tree))
+    assert (again.code, "exists already" in again.err) == (1, True)
+    assert place.lev("fork", run_id, *at, "--same-workdir").code == 0
