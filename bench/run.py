@@ -21,6 +21,7 @@ import fleets
 import harness
 import histories
 import homes
+import replays
 import steps
 import store
 import stretches
@@ -36,6 +37,7 @@ BENCHMARKS: list[Benchmark] = [
     *fleets.BENCHMARKS,
     *store.BENCHMARKS,
     *histories.BENCHMARKS,
+    *replays.BENCHMARKS,
     *trees.BENCHMARKS,
 ]
 LATEST = Path(__file__).parent / "results" / "latest.json"
