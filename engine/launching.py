@@ -29,6 +29,7 @@ from leviath.engine.opening import (
 )
 from leviath.engine.outside import Outside
 from leviath.engine.paging import saved_parts
+from leviath.engine.retention import fold_to, keep_folding
 from leviath.engine.run_folders import Unreadable
 from leviath.engine.writer import Writer
 
@@ -54,6 +55,7 @@ async def hosted(
     drive: bool,
     checks: bool,
     grace_ms: int,
+    history: int | None = None,
 ) -> AsyncIterator[Host]:
     """Drive an opened home inside the block, and let it go whatever happens.
 
@@ -83,6 +85,8 @@ async def hosted(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drive_host, host, nursery.cancel_scope)
             nursery.start_soon(host.check_all)
+            if history is not None and host.writer is not None:
+                nursery.start_soon(keep_folding, host, history)
             try:
                 await take_folders(opened, host)
                 for item in settle_inputs(opened) if drive else ():
@@ -91,7 +95,7 @@ async def hosted(
             except BaseException as error:  # noqa: BLE001 - raised below, outside of the nursery
                 caught = error
             with trio.CancelScope(shield=True):
-                await close_host(opened, host)
+                await close_host(opened, host, history)
                 while nursery.child_tasks:
                     await trio.lowlevel.checkpoint()
     finally:
@@ -246,8 +250,8 @@ def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> ImportedRun:
     return run
 
 
-async def close_host(opened: Opened, host: Host) -> None:
-    """Close in order: grace, the last steps, the last cut, a clean mark."""
+async def close_host(opened: Opened, host: Host, history: int | None) -> None:
+    """Close in order: grace, the last steps, the last cut, what history lets go, a clean mark."""
     try:
         await host.drain()
         host.close()
@@ -256,6 +260,9 @@ async def close_host(opened: Opened, host: Host) -> None:
         if opened.database is not None and host.fatal is None:
             if host.cutting is not None:
                 await host.cutting.write_last(host.durable_step)
+            if history is not None:
+                with suppress(DiskFull):
+                    await fold_to(host, history, closing=True)
             await _say_clean(opened.database, host)
     except StorageError as error:
         host.fatal = error

@@ -78,6 +78,11 @@ CUT_BYTES: Final = 16 * MIB
 """Changes since the last cut that start a new one: bounds what a load has to apply."""
 CUT_INTERVAL_MS: Final = 60_000
 """At most this long between cuts while anything changes."""
+HISTORY_STEPS_MIN: Final = 1_000
+"""Fewest steps of history that a home can be told to keep: a reader of events that lags reads
+them from there."""
+HISTORY_FOLD_STEPS: Final = 256
+"""Old steps that one transaction folds, so that commits come between: some 10 ms."""
 MIRROR_INTERVAL_MS: Final = 1_000
 """How far a busy run's files lag at most, and so how often they are rewritten at most."""
 MIRROR_RUNS_S_MAX: Final = 100

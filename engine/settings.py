@@ -10,6 +10,7 @@ import trio
 
 from leviath.components.errors import ConfigError
 from leviath.engine import arguments
+from leviath.engine.limits import HISTORY_STEPS_MIN
 from leviath.engine.pricing import PriceTable
 
 _FILES: Final = (
@@ -39,6 +40,7 @@ def check_settings(
     vfs: object,
     fs: object,
     grace_ms: object,
+    history: object,
     on_text: object,
     callbacks: object,
     flags: Mapping[str, object],
@@ -65,6 +67,8 @@ def check_settings(
             f"fs must be a file system, not {arguments.shown(fs)}; leave it out, or pass one with "
             "the methods of leviath.persistence.files.FileSystem"
         )
+    if history is not None:
+        arguments.number("history", history, HISTORY_STEPS_MIN, arguments.NUMBER_MAX)
     arguments.number("grace_ms", grace_ms, 0, arguments.SPAN_MS_MAX)
     arguments.callback("on_text", on_text, "pass a function of a run id and a piece of text")
     if callbacks is not None and not all(

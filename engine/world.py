@@ -328,6 +328,7 @@ async def open_world(
     secrets: Iterable[str | Secret] = (),
     secret_env: bool = True,
     callbacks: CallbackSender | None = None,
+    history: int | None = None,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
@@ -339,6 +340,8 @@ async def open_world(
     requests are carried out. The values of ``secrets`` and, with ``secret_env``, of environment
     variables whose name ends like a credential's are hidden in all that is kept: texts, files and
     logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
+    ``history`` lets go of steps older than so many, which are folded into the state that the rest
+    begins with; None keeps all.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
@@ -351,6 +354,7 @@ async def open_world(
         vfs=vfs,
         fs=fs,
         grace_ms=grace_ms,
+        history=history,
         on_text=on_text,
         callbacks=callbacks,
         flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
@@ -374,5 +378,6 @@ async def open_world(
         drive=drive,
         checks=checks,
         grace_ms=grace_ms,
+        history=history,
     ) as host:
         yield OpenWorld(opened, host, offering, installed)

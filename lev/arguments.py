@@ -229,6 +229,8 @@ def _gc(to: argparse.ArgumentParser) -> None:
     to.add_argument("--older-than", metavar="SPAN", type=_span, help=text)
     text = "keep the N runs that ended last"
     to.add_argument("--keep", metavar="N", type=_whole, help=text)
+    text = "keep the newest so many steps of history (at least 1,000), and let go of the rest"
+    to.add_argument("--history", metavar="STEPS", type=_whole, help=text)
     to.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
 
 

@@ -30,16 +30,19 @@ _REMAINS: Final = ".gone-"
 
 def gc(arguments: argparse.Namespace) -> int:
     """0 when everything that was to go has gone; 1 when something had to stay."""
-    if arguments.older_than is None and arguments.keep is None:
-        raise ConfigError("say what may go: --older-than SPAN, --keep N, or both")
+    runs_go = arguments.older_than is not None or arguments.keep is not None
+    if not runs_go and arguments.history is None:
+        raise ConfigError("say what may go: --older-than SPAN, --keep N, --history STEPS")
     home = home_of(arguments.home)
     now_ms = RealClock().wall_ms()
     listing = Listing.open(home)
     if listing is None:
         raise RunNotFound(f"{home} holds no world; see --home")
     with listing:
-        going = due(listing.ended(), now_ms, arguments.older_than, arguments.keep)
-    if arguments.dry_run or not going:
+        going: list[EndedRun] = []
+        if runs_go:
+            going = due(listing.ended(), now_ms, arguments.older_than, arguments.keep)
+    if arguments.dry_run or not (going or arguments.history is not None):
         rows = [[run.run_id, run.status, f"ended {age(run.ended_ms, now_ms)} ago"] for run in going]
         show(
             [*table(rows), f"{plural(len(going), 'run')} would go"]
@@ -50,7 +53,7 @@ def gc(arguments: argparse.Namespace) -> int:
     gone: list[str] = []
 
     async def work() -> int:
-        async with open_world(home, drive=False) as world:
+        async with open_world(home, drive=False, history=arguments.history) as world:
             for run in going:
                 try:
                     await world.run(run.run_id).forget()

@@ -284,6 +284,12 @@ class Database(Reader):
                 )
             db.execute("update world set cut = ?", (cut,))
 
+    @contextlib.contextmanager
+    def writing(self) -> Generator[Connection]:
+        """A transaction of this host for the tables of another module. Raises like ``commit``."""
+        with self._fenced():
+            yield self._db
+
     # --- plumbing ------------------------------------------------------------------------------
 
     def _note_log_pages(self, db: Connection, name: str, pages: int) -> int:

@@ -18,6 +18,7 @@ from leviath.components.inputs import AgentFound, Fork, Import, Spawn
 from leviath.persistence.database import open_database
 from leviath.persistence.journal import ORIGIN, check_chain
 from leviath.persistence.redo import decode_part
+from leviath.persistence.retention import base_parts, base_step
 from leviath.persistence.rows import JournalRow
 
 if TYPE_CHECKING:
@@ -98,13 +99,16 @@ class SavedHome:
         self.path = path
         self._db: Database = open_database(path / "world.db", level="process", read_only=True)
         try:
+            self._db.connection.execute("begin")
             row = self._db.world()
             if row is None:
                 raise StorageError(f"{path}: holds no step yet; run something in it first")
             self.world_id, self.seed, self.last = row.world_id, row.seed, row.step
             self._rules = {opening.epoch: opening.rules for opening in self._db.openings()}
-            first = self._db.rows("select min(step) from journal")[0][0]
-            self.base = 0 if first is None or first == 1 else int(first)
+            self.base = base_step(self._db)
+            self._parts = list(base_parts(self._db)) if self.base else []
+            self._base_digest = self._db.journal_digest_at(self.base) if self.base else ORIGIN
+            self._db.connection.execute("commit")
         except BaseException:
             self._db.close()
             raise
@@ -121,16 +125,16 @@ class SavedHome:
 
     def base_digest(self) -> bytes:
         """See Saved."""
-        return (self._db.journal_digest_at(self.base) or ORIGIN) if self.base else ORIGIN
+        return self._base_digest or ORIGIN
 
     def base_parts(self) -> Iterator[tuple[int, str, bytes]]:
         """See Saved."""
-        if self.base:
+        if self.base and not self._parts:
             raise Damaged(
                 f"{self.path}: its history begins after step {self.base}, and the state there is "
                 "gone; restore the home from a copy"
             )
-        return iter(())
+        return iter(self._parts)
 
     def journal(self, after: int) -> Iterator[JournalRow]:
         """See Saved."""
@@ -139,8 +143,13 @@ class SavedHome:
                 "select * from journal where step > ? and step <= ? order by step limit ?",
                 (after, self.last, _ROWS_AT_ONCE),
             )
-            if not rows:
-                return
+            if not rows or rows[0][0] != after + 1:
+                if base_step(self._db) != self.base:
+                    raise StorageError(
+                        f"{self.path}: its host let go of old steps while they were read; try again"
+                    )
+                if not rows:
+                    return
             for values in rows:
                 yield JournalRow(*values)
             after = int(rows[-1][0])

@@ -162,6 +162,15 @@ create table quarantine (
     run integer primary key,
     reason text not null
 ) strict;
+
+-- The state that the kept history begins with: what the steps before its first row came to.
+create table base (
+    owner integer not null,
+    part text not null,
+    crc integer not null,
+    body blob not null,
+    primary key (owner, part)
+) strict, without rowid;
 {IN_WORLD}
 """
 
@@ -171,7 +180,7 @@ FORMAT: Final = len(MIGRATIONS)
 TABLES: Final = frozenset(
     (
         *("world", "opening", "liveness", "journal", "state", "entry"),
-        *("run", "gone", "ledger", "mirror", "secret", "owing", "quarantine"),
+        *("run", "gone", "ledger", "mirror", "secret", "owing", "quarantine", "base"),
         *("store_outcome", "store_summary", "store_superseded"),
     )
 )

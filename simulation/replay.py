@@ -24,6 +24,7 @@ from leviath.components.errors import (
 from leviath.components.identity import Identity
 from leviath.components.parts import RUN_PARTS, WORLD_OWNER
 from leviath.components.world_facts import Counters, Seed
+from leviath.engine.pacing import uncollected
 from leviath.engine.step import Stepper
 from leviath.persistence.journal import (
     decode_changes,
@@ -171,6 +172,11 @@ class Replayer:
 
     def run(self, *, upto: int | None = None) -> ReplayReport:
         """Replay to the end, to ``upto``, or to the first difference. Call it once."""
+        # Nothing that is made here is part of a cycle, and all of it would be looked at for one.
+        with uncollected():
+            return self._run(upto)
+
+    def _run(self, upto: int | None) -> ReplayReport:
         last, first = self._saved.base, None
         for row in checked_journal(self._saved, upto=upto):
             now = self._again(row)
