@@ -39,8 +39,7 @@ def check_settings(
     seed: object,
     vfs: object,
     fs: object,
-    grace_ms: object,
-    history: object,
+    numbers: Mapping[str, object],
     on_text: object,
     callbacks: object,
     flags: Mapping[str, object],
@@ -67,9 +66,9 @@ def check_settings(
             f"fs must be a file system, not {arguments.shown(fs)}; leave it out, or pass one with "
             "the methods of leviath.persistence.files.FileSystem"
         )
-    if history is not None:
-        arguments.number("history", history, HISTORY_STEPS_MIN, arguments.NUMBER_MAX)
-    arguments.number("grace_ms", grace_ms, 0, arguments.SPAN_MS_MAX)
+    if numbers["history"] is not None:
+        arguments.number("history", numbers["history"], HISTORY_STEPS_MIN, arguments.NUMBER_MAX)
+    arguments.number("grace_ms", numbers["grace_ms"], 0, arguments.SPAN_MS_MAX)
     arguments.callback("on_text", on_text, "pass a function of a run id and a piece of text")
     if callbacks is not None and not all(
         callable(getattr(callbacks, name, None)) for name in ("refuse", "post")

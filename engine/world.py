@@ -304,6 +304,23 @@ class OpenWorld:
         return self._host.previews.add()
 
 
+def _redactor(secrets: Iterable[str | Secret], *, environ: bool) -> Redactor:
+    """What hides the values that a caller named and, unless unwanted, those of the environment."""
+    known = arguments.secrets("secrets", secrets)
+    return Redactor((*known, *(credentials(os.environ) if environ else ())))
+
+
+def _offering(
+    providers: Sequence[Provider],
+    tools: Iterable[Tool | Callable[..., object]],
+    redactor: Redactor,
+    *,
+    builtins: bool,
+) -> Offering:
+    own = builtin_tools() if builtins else ()
+    return Offering(providers, (*own, *as_tools(tools)), redactor)
+
+
 @opened_by_async_with("leviath.open_world")
 @asynccontextmanager
 async def open_world(
@@ -340,8 +357,7 @@ async def open_world(
     requests are carried out. The values of ``secrets`` and, with ``secret_env``, of environment
     variables whose name ends like a credential's are hidden in all that is kept: texts, files and
     logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
-    ``history`` lets go of steps older than so many, which are folded into the state that the rest
-    begins with; None keeps all.
+    ``history`` is how many steps stay to be replayed and looked at; None keeps all.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
@@ -353,26 +369,22 @@ async def open_world(
         seed=seed,
         vfs=vfs,
         fs=fs,
-        grace_ms=grace_ms,
-        history=history,
+        numbers={"grace_ms": grace_ms, "history": history},
         on_text=on_text,
         callbacks=callbacks,
         flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
     )
     installed, real = check_agents(agents), clock or RealClock()
-    known = arguments.secrets("secrets", secrets)
-    redactor = Redactor((*known, *(credentials(os.environ) if secret_env else ())))
-    own = builtin_tools() if builtins else ()
-    offering = Offering(providers, (*own, *as_tools(tools)), redactor)
-    rates = price_table(prices).component()
-    configured = Configured(policy_of(policy, slots), offering.offer, rates)
+    redactor = _redactor(secrets, environ=secret_env)
+    offering = _offering(providers, tools, redactor, builtins=builtins)
+    told = Configured(policy_of(policy, slots), offering.offer, price_table(prices).component())
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
     opened.know(redactor)
     async with hosted(
         opened,
         offering,
         real,
-        configured,
+        told,
         on_text,
         callbacks or HttpCallbacks(),
         drive=drive,
