@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leviath.components.blueprint import decode_blueprint
 from leviath.components.changes import Change, Gone, Put, Splice
@@ -27,10 +29,10 @@ from leviath.components.world_facts import Counters, Seed
 from leviath.engine.pacing import uncollected
 from leviath.engine.step import Stepper
 from leviath.persistence.journal import (
+    chain,
     decode_changes,
     decode_events,
     decode_inputs,
-    encode_step,
 )
 from leviath.persistence.redo import decode_part
 from leviath.persistence.saved import (
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 EVENTS = "events"
 """The component that a difference names when a step told something else and changed the same."""
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _Key = tuple[int, str]
 
 
@@ -181,13 +184,13 @@ class Replayer:
         for row in checked_journal(self._saved, upto=upto):
             now = self._again(row)
             last = row.step
-            self._digest = now.digest
             if now.changes != row.changes or now.events != row.events:
+                # Or equal values in other bytes, such as those of a release with fewer fields.
                 first = self._difference(row, now)
                 if first is not None:
+                    self._digest = self._chained(now).digest
                     break
-                # Equal values in other bytes, such as those of a release with fewer fields.
-                self._digest = row.digest
+            self._digest = row.digest
         return ReplayReport(
             path=str(self._saved.path),
             world_id=self._saved.world_id,
@@ -202,12 +205,12 @@ class Replayer:
         """Every step as the present rules make it, whatever was recorded; with its number, and its
         place in a chain of its own. Instead of ``run``."""
         for row in checked_journal(self._saved):
-            now = self._again(row)
+            now = self._chained(self._again(row))
             self._digest = now.digest
             yield now
 
     def _again(self, row: JournalRow) -> JournalRow:
-        """Take the inputs of a step at its time; the row that a host would write now."""
+        """Take the inputs of a step at its time; the row with what they change and tell now."""
         rules = self._saved.rules_of(row.epoch)
         if rules.isdecimal() and int(rules) > RULES:
             raise NewerFormat(
@@ -219,16 +222,13 @@ class Replayer:
         inputs = decode_inputs(row)
         self._shelve(blueprints_named(inputs))
         result = self._stepper.step(inputs, Now(row.world_ms, row.wall_ms))
-        return encode_step(
-            self._digest,
-            step=row.step,
-            epoch=row.epoch,
-            world_ms=row.world_ms,
-            wall_ms=row.wall_ms,
-            inputs=result.inputs,
-            changes=result.changes,
-            events=result.events,
-        )
+        events = _encode(result.events) if result.events else b""
+        return replace(row, changes=_encode(result.changes), events=events)
+
+    def _chained(self, row: JournalRow) -> JournalRow:
+        """The row with its place behind the newest digest."""
+        digest = chain(self._digest, row.step, row.world_ms, row.wall_ms, row.inputs, row.changes)
+        return replace(row, digest=digest)
 
     def _shelve(self, digests: Iterable[bytes]) -> None:
         """Put the blueprints that a step needs within its reach."""
