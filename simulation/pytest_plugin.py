@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leviath.engine.ports import Provider
     from leviath.providers.recorded import Recorded
     from leviath.simulation.hand_clock import HandClock
+    from leviath.simulation.saved_runs import SavedWorld
 
 _SPENDING: Final = ("refuse", "allow")
 _RECORD: Final = ("none", "new", "all")
@@ -118,6 +119,18 @@ def leviath_world(
                 yield world
 
     return opened
+
+
+@pytest.fixture
+def leviath_replay() -> Callable[..., SavedWorld]:
+    """A function that loads a saved world: ``leviath_replay("tests/worlds/outage").expect_same()``.
+
+    It takes a home or a folder made by ``lev export``, relative to the folder that pytest was
+    started in. What it gives also says what a run came to, and where to fork it.
+    """
+    from leviath.simulation.saved_runs import SavedWorld
+
+    return SavedWorld
 
 
 @pytest.fixture

@@ -6,5 +6,16 @@
 from leviath.engine.clock import ManualClock
 from leviath.simulation.hand import Hand
 from leviath.simulation.replay import Difference, ReplayReport, accept, replay
+from leviath.simulation.saved_runs import RunOutcome, SavedWorld, outcome_of
 
-__all__ = ["Difference", "Hand", "ManualClock", "ReplayReport", "accept", "replay"]
+__all__ = [
+    "Difference",
+    "Hand",
+    "ManualClock",
+    "ReplayReport",
+    "RunOutcome",
+    "SavedWorld",
+    "accept",
+    "outcome_of",
+    "replay",
+]
