@@ -30,6 +30,7 @@ from leviath.components.progress import (
 )
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
+from leviath.components.text import inline
 from leviath.components.world_facts import Counters
 from leviath.systems import regions, stages
 from leviath.systems.joins import interrupt
@@ -69,10 +70,13 @@ def take_fork(world: World, tick: Tick, caches: Caches, fork: Fork) -> None:
     ordinal = counters.ordinal + 1
     run_id = fork.run_id or mint(world, fork.agent_name, ordinal, tick.now.wall_ms)
     world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
-    position = parts.get(Position)
+    position, launch = parts.get(Position), parts[Launch]
+    assert isinstance(launch, Launch)
     _begin_anew(world, tick, fork, parts, run_id, ordinal)
     world.admit(ordinal, parts.values())
     run = Run(world, ordinal)
+    if launch.blueprint != fork.blueprint:
+        _instruct(run)
     _stand(run, tick, caches, position.marker if isinstance(position, Position) else None)
     tick.acks.append(Ack(fork.ticket, ordinal, run_id))
 
@@ -190,6 +194,17 @@ def _change_blueprint(world: World, parts: _Parts, digest: bytes) -> None:
     parts[Resolution] = Resolution(entry_model, candidates)
     empty = regions.empty_context(blueprint, window_tokens(world, candidates))
     parts[Context] = Context(tuple(_filled(region, context) for region in empty.regions))
+
+
+def _instruct(run: Run) -> None:
+    """Tell the model what the new blueprint tells it of the stage that the run is in."""
+    stage = run.find(Stage)
+    if stage is None or not stage.name:
+        return
+    words = run.stage_spec.instructions
+    prompt = (regions.entry_of(inline(words)),) if words else ()
+    if not regions.replace_all(run, regions.INSTRUCTIONS, prompt):
+        raise WorldError(f"the instructions of stage {stage.name} do not fit their region")
 
 
 def _filled(region: Region, context: Context) -> Region:

@@ -35,6 +35,9 @@ def test_a_world_that_did_something_else_fails_them(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project)
     world = project / "tests" / "worlds" / "triage" / "world.jsonl"
-    world.write_text(world.read_text().replace('"prompt":120', '"prompt":121'))
+    altered = world.read_text().replace('"end",120,20', '"end",121,20', 1)
+    assert altered != world.read_text()
+    world.write_text(altered)
     done = run_tests(project)
-    assert "passed" not in done.stdout.splitlines()[-1]
+    assert "2 failed" in done.stdout, done.stdout
+    assert "Damaged" in done.stdout
