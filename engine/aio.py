@@ -393,6 +393,11 @@ class World:
         """Why nothing becomes durable at present, such as a full disk; None while all is well."""
         return self.world.storage_stalled
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether only time or an outcome moves this world; for tests that move its clock."""
+        return self.world.is_at_rest
+
     def run(self, run_id: str) -> Run:
         """The handle of a run, hosted or ended. Raises RunNotFound."""
         return Run(self.guest, self.world.run(run_id))

@@ -326,6 +326,7 @@ def _diff(to: argparse.ArgumentParser) -> None:
 def _why(to: argparse.ArgumentParser) -> None:
     _one(to)
     to.add_argument("--upto", metavar="STEP", type=_whole, help="only what came up to that step")
+    _json(to)
 
 
 def _sim(to: argparse.ArgumentParser) -> None:

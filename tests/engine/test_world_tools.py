@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 import trio
+from callback_receiver import Kept
 from engine_worlds import Counting, Gate, in_trio, one, opened, pass_time, priced, tool_call, until
 
 from leviath.components.errors import ConfigError, RunConflict
@@ -93,7 +94,7 @@ async def test_half_characters_and_nul_are_replaced_wherever_they_enter(tmp_path
     submit = tool_call("submit_output", content=odd, format=odd)
     provider = Counting(priced(odd, call, strange, submit), odd)
     agent = one("echo", "submit_output")
-    async with opened(tmp_path / "home", [provider], tools=[echo]) as world:
+    async with opened(tmp_path / "home", [provider], tools=[echo], callbacks=Kept()) as world:
         run = await world.spawn(
             agent, task=odd, workdir=tmp_path, metadata={odd: odd}, yolo=True, allow=("echo",)
         )
