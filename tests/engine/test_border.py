@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_worlds import Counting, in_trio, one, opened
@@ -14,9 +14,21 @@ import leviath.aio
 from leviath.components.errors import ConfigError, RunNotFound, SpawnError
 from leviath.components.world_facts import Policy
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def _nothing(policy: Policy) -> None:
     """No policy at all."""
+
+
+def _with_slots(slots: Any) -> Callable[[Policy], Policy]:
+    """A policy with these slots of models."""
+
+    def change(policy: Policy) -> Policy:
+        return replace(policy, slots=slots)
+
+    return change
 
 
 SETTINGS: list[tuple[str, Any]] = [
@@ -51,9 +63,7 @@ async def test_slots_of_a_model_are_held_to_their_shape(
     tmp_path: Path, slots: Any, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        async with opened(
-            tmp_path / "home", [], policy=lambda policy: replace(policy, slots=slots)
-        ):
+        async with opened(tmp_path / "home", [], policy=_with_slots(slots)):
             pass
     assert not (tmp_path / "home").exists()
 
@@ -61,9 +71,7 @@ async def test_slots_of_a_model_are_held_to_their_shape(
 @in_trio
 async def test_slots_of_a_model_may_come_as_lists(tmp_path: Path) -> None:
     slots: Any = [["scripted", "m", 1], ("other", "m", 0)]
-    async with opened(
-        tmp_path / "home", [Counting("done")], policy=lambda policy: replace(policy, slots=slots)
-    ) as world:
+    async with opened(tmp_path / "home", [Counting("done")], policy=_with_slots(slots)) as world:
         run = await world.spawn(one(), task="x", workdir=tmp_path)
         assert (await run.wait()).status == "complete"
 
