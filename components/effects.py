@@ -69,8 +69,8 @@ class Call(Part):
     effect_class: str = ""
     """pure, idempotent or once, as declared when the call was released."""
     state: str = "open"
-    """open, asked (a person decides), unknown (may have happened), waiting (for other runs),
-    done."""
+    """open, asked (a person decides), unknown (may have happened), posed (it is a question to a
+    person), waiting (for other runs), done."""
     result: Text | None = None
     is_error: bool = False
     modified: tuple[str, ...] = ()

@@ -132,6 +132,34 @@ class CallUnknown(Event, tag="unknown"):
     tool: str
 
 
+class QuestionAsked(Event, tag="asked"):
+    """A run asks a person; ``OpenWorld.questions`` has the text."""
+
+    question: str
+    """Its id."""
+    kind: str
+    """text, choice, confirm, review, edit, approval, unknown or point."""
+    call_id: str = ""
+    tool: str = ""
+
+
+class QuestionAnswered(Event, tag="answered"):
+    """A person answered; a paused run uses the answer when it is resumed."""
+
+    question: str
+    kind: str
+    answer: str
+    """yes, no, choice or text; of a call, the word that was said of it."""
+    actor: str = "host"
+
+
+class QuestionClosed(Event, tag="unasked"):
+    """A question needs no answer any more: its stage or its run is over."""
+
+    question: str
+    kind: str
+
+
 class OutputSubmitted(Event, tag="output"):
     """A run handed in its final output; a later one replaces it."""
 
@@ -203,4 +231,7 @@ WorldEvent: TypeAlias = (
     | WebhookFailed
     | ChildSpawned
     | ChildrenJoined
+    | QuestionAsked
+    | QuestionAnswered
+    | QuestionClosed
 )

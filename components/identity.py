@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leviath.components.base import Component
+from leviath.components.people import Profile
 from leviath.components.progress import Cost
 from leviath.components.text import Text
 
@@ -50,12 +51,21 @@ class Launch(Component):
     read_paths_granted: int = 0
     task_head: str = ""
     """Beginning of a task that is kept by digest, for listings; "" for a short one."""
+    profile: Profile | None = None
+    """What ``yolo_profile`` stood for at spawn. None beside a name: it was brought in from a
+    document, which carries names only."""
 
     @property
     def is_unattended(self) -> bool:
-        """Nobody will answer. A run that was launched under a named profile was trusted with less,
-        and profiles do not exist yet: it is asked about, because forgetting may only ask more."""
+        """Nobody will answer, and nothing is asked. A run that was launched under a named profile
+        was trusted with less: see ``profile``. Where only the name is known, everything is asked,
+        because forgetting may only ask more."""
         return self.yolo and self.yolo_profile is None
+
+    @property
+    def answers_nobody(self) -> bool:
+        """Questions of this run get no answer."""
+        return self.is_unattended or (self.profile is not None and not self.profile.attended)
 
 
 class Tree(Component):

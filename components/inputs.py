@@ -253,6 +253,22 @@ class Fork(_Input, tag="fork"):
     """"" lets the step mint one."""
 
 
+class Answered(_Input, tag="answered"):
+    """A person's answer to a question."""
+
+    run: int
+    question: str
+    verdict: str = ""
+    """yes, no or ""."""
+    choice: int = -1
+    """Index of the choice; -1 for none."""
+    text: Text = Text()
+    scope: str = "once"
+    """Of a yes to an approval: once, stage or run."""
+    ticket: int = 0
+    actor: str = "host"
+
+
 Input: TypeAlias = (
     HostOpened
     | HostClosing
@@ -273,4 +289,5 @@ Input: TypeAlias = (
     | Delivered
     | AgentFound
     | Fork
+    | Answered
 )

@@ -14,6 +14,7 @@ from leviath.components.family import FanOut, Joins, Rounds, Split, TreeUse, Wor
 from leviath.components.identity import Forked, Identity, Imported, Launch, Tree
 from leviath.components.outbox import Outbox
 from leviath.components.output import Flags, Output, Title
+from leviath.components.people import Prompts
 from leviath.components.progress import Clock, Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.status import Position, Status
 from leviath.components.world_facts import Breakers, Counters, Offer, Policy, Prices, Seed
@@ -48,6 +49,7 @@ RUN_PARTS: Final[tuple[type[Component], ...]] = (
     FanOut,
     Rounds,
     Forked,
+    Prompts,
 )
 WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Counters,

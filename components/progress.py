@@ -113,6 +113,8 @@ class Stage(Component):
     split: bool = False
     """This visit of a fan-out stage has split its work."""
     split_reentries: int = 0
+    points_done: int = 0
+    """Interaction points of the stage that are passed in this visit."""
 
 
 class Visits(Component):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from leviath.components.status import Status
     from leviath.engine.ports import InferenceReply, InferenceRequest, Provider
     from leviath.engine.preview import Previewed
+    from leviath.engine.questions import Question
     from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.tree_index import Totals
@@ -320,6 +321,7 @@ class Run:
     cancel = _lifted(RunHandle.cancel)
     message = _lifted(RunHandle.message)
     decide = _lifted(RunHandle.decide)
+    answer = _lifted(RunHandle.answer)
     forget = _lifted(RunHandle.forget)
 
     def events(self, *, after: int = 0) -> EventStream[WorldEvent]:
@@ -409,6 +411,10 @@ class World:
     def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
         """A page of the index of all runs of this home, newest first."""
         return self.world.listing(limit=limit, after=after)
+
+    def questions(self) -> list[Question]:
+        """Everything that hosted runs wait for people to say, oldest first."""
+        return self.world.questions()
 
     def events(self, *, after: int | None = None) -> EventStream[WorldEvent]:
         """Durable events of all runs, numbered without a gap: from now on, or behind ``after``."""

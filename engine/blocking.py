@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leviath.components.outbox import Delivery
     from leviath.components.status import Status
     from leviath.engine.preview import Previewed
+    from leviath.engine.questions import Question
     from leviath.engine.reconcile import OpenReport
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.tree_index import Totals
@@ -315,6 +316,7 @@ class Run:
     cancel = _plain(RunHandle.cancel)
     message = _plain(RunHandle.message)
     decide = _plain(RunHandle.decide)
+    answer = _plain(RunHandle.answer)
     forget = _plain(RunHandle.forget)
 
     def events(self, *, after: int = 0, timeout_s: float | None = None) -> EventStream[WorldEvent]:
@@ -417,6 +419,10 @@ class World:
         """
         source = self.thread.look(lambda: self.world.events(after=after))
         return EventStream(self.thread, source, source.close, timeout_s)
+
+    def questions(self) -> list[Question]:
+        """Everything that hosted runs wait for people to say, oldest first."""
+        return self.thread.look(self.world.questions)
 
     def preview(self, *, timeout_s: float | None = None) -> EventStream[Previewed]:
         """Events before they are durable: number 0, then Confirmed or Withdrawn."""

@@ -22,6 +22,7 @@ from leviath.components.blueprint import (
 )
 from leviath.engine import limits
 from leviath.engine.blueprint_fan_out import check_fan_out, next_stages
+from leviath.engine.blueprint_points import check_points
 from leviath.engine.blueprint_reader import (
     BOUNDS,
     NAME,
@@ -94,6 +95,8 @@ def lint_graph(blueprint: Blueprint) -> tuple[str, ...]:
             lines.append(f"{place}: no edge leads here from the entry stage")
         if stage.mode is StageMode.interactive:
             lines.append(f"{place}.mode: interactive acts as autonomous")
+        if stage.mode is StageMode.interactive_points and not stage.points:
+            lines.append(f"{place}.mode: interactive_points without interaction_points asks nobody")
         lines += (
             f"{place}.required_tools: {tool} is not in available_tools, so the model never sees it"
             for tool in stage.required_tools
@@ -209,6 +212,7 @@ def _check_stage(blueprint: Blueprint, stage: StageSpec, place: str, faults: Fau
         spot = place_of(f"{place}.tool_routing.overrides", route.tool)
         _check_one_of(spot, route.region, regions, "region", faults)
     check_fan_out(blueprint, stage, place, faults)
+    check_points(blueprint, stage, place, faults)
     for spot, edge in zip(edge_places(stage), stage.edges, strict=True):
         _check_edge(blueprint, stage, edge, spot, faults)
 

@@ -22,6 +22,7 @@ from leviath.components.blueprint import (
     Transform,
 )
 from leviath.engine.blueprint_fan_out import read_fan_out
+from leviath.engine.blueprint_points import read_points
 from leviath.engine.blueprint_reader import Table, canonical_json, kind_of
 from leviath.engine.blueprint_regions import read_regions
 from leviath.engine.blueprint_unbuilt import Unbuilt, read_sandbox, read_security
@@ -71,6 +72,7 @@ def read_stage(name: str, table: Table, nudge: Nudge, unbuilt: Unbuilt) -> Stage
         edges_declared=edges_declared,
         requires_children=table.flag("requires_children"),
         fan_out=read_fan_out(table, mode),
+        points=read_points(table),
     )
     _read_unbuilt(table, unbuilt)
     table.done()
@@ -286,23 +288,3 @@ def _read_unbuilt(table: Table, unbuilt: Unbuilt) -> None:
         for hook in _HOOKS:
             unbuilt.if_any(hooks, hook, hooks.text(hook))
         hooks.done()
-    for point in table.tables("interaction_points"):
-        _interaction_point(point)
-    unbuilt.if_any(table, "interaction_points", table.data.get("interaction_points"))
-
-
-def _interaction_point(table: Table) -> None:
-    table.text("name")
-    table.text("prompt")
-    table.flag("required", default=True)
-    table.word("unattended", ("ask", "auto_approve"), "auto_approve")
-    table.word("style", ("free_text", "multiple_choice", "confirm"), "free_text")
-    for name, alias in (("options", "choices"), ("directives", "followups")):
-        table.texts(name)
-        table.texts(alias)
-        if name in table.data and alias in table.data:
-            table.fault(alias, f"is another word for {name}; keep one")
-    table.texts("abort_options")
-    table.texts("edit_options")
-    table.text("document_region")
-    table.done()

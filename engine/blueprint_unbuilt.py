@@ -17,7 +17,6 @@ from leviath.components.blueprint import (
     OutputShape,
     RegionKind,
     RegionSpec,
-    StageMode,
     StageSpec,
     Transform,
 )
@@ -28,7 +27,6 @@ _REMEDIES: Final[dict[str, str]] = {
     "batch_tool_hint": "remove it, and say so in system_prompt",
     "compaction": "remove the section, and use sliding_window regions",
     "dynamic_tools": "remove it, and list every tool in available_tools",
-    "interaction_points": "remove it, and let a person pause the run instead",
     "sandbox": 'remove the section or set kind = "none"',
     "security": "remove the section or set taint_tracking = false",
     "shell_hint": "remove it, and say so in system_prompt",
@@ -44,9 +42,6 @@ _KIND_REMEDIES: Final[dict[RegionKind, str]] = {
     RegionKind.compacting: 'use kind = "sliding_window" or "temporary"',
     RegionKind.compact_history: 'use kind = "pinned", and let a stage write to it',
     RegionKind.custom: "use one of the built-in kinds",
-}
-_MODE_REMEDIES: Final[dict[StageMode, str]] = {
-    StageMode.interactive_points: 'use mode = "autonomous"',
 }
 
 
@@ -104,8 +99,6 @@ def found_in(blueprint: Blueprint) -> tuple[str, ...]:
         lines += _in_region("context.regions", region)
     for stage in blueprint.stages:
         place = place_of("stages", stage.name)
-        if stage.mode in _MODE_REMEDIES:
-            lines.append(_line(place, f"mode {stage.mode.value}", _MODE_REMEDIES[stage.mode]))
         lines += _in_output(place, stage.output)
         for region in stage.regions or ():
             lines += _in_region(f"{place}.context.regions", region)

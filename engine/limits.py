@@ -26,6 +26,14 @@ KEY_BYTES_MAX: Final = 512
 """An idempotency key is an index entry; longer ones belong through a digest."""
 LABEL_BYTES_MAX: Final = 2 * KIB
 """Who did something and why: a sentence, which every listing and event carries."""
+QUESTION_BYTES_MAX: Final = 64 * KIB
+"""What a person is asked: a page or two; more belongs in the document beside it."""
+CHOICES_MAX: Final = 100
+"""Options that a person can still look through."""
+CHOICE_CHARS_MAX: Final = 512
+"""An option is shown on a line or two."""
+DOCUMENT_BYTES_MAX: Final = 1 * MIB
+"""A document that a person reviews or edits, before and after."""
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 """A message enters the prompt; larger material belongs in a file."""
 REGION_INPUT_BYTES_MAX: Final = 4 * MIB

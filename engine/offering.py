@@ -11,6 +11,7 @@ from leviath.components.text import text_digest
 from leviath.components.world_facts import Offer, OfferedModel, OfferedTool
 from leviath.engine import arguments
 from leviath.engine.agent_tools import AGENT_TOOL_SPECS
+from leviath.engine.person_tools import PERSON_TOOL_SPECS
 from leviath.engine.ports import ToolSpec
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ IN_STEP_TOOLS = (
         ),
     ),
     *AGENT_TOOL_SPECS,
+    *PERSON_TOOL_SPECS,
 )
 """Tools that the step itself carries out."""
 

@@ -27,11 +27,13 @@ from leviath.engine.limits import (
     ROUTING_REPLY_BYTES_MAX,
     TEXT_INLINE_BYTES_MAX,
 )
+from leviath.engine.person_tools import person_fields
 from leviath.engine.ports import InferenceReply, InferenceRequest
 from leviath.engine.prompt import Prompt
 from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
 from leviath.systems.agent_calls import AGENT_TOOLS
 from leviath.systems.inference import CALL_NANO_MAX
+from leviath.systems.views import QUESTION_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -181,6 +183,8 @@ class Outside:
                 fields = self._fields(call.name, value)
             elif call.name in AGENT_TOOLS:
                 fields, fault = agent_fields(call.name, value, self.texts)
+            elif call.name in QUESTION_TOOLS:
+                fields, fault = person_fields(call.name, value, self.texts)
         return AskedCall(
             self.texts.clean(call.id),
             cut_utf8(self.texts.clean(call.name), 256),

@@ -33,6 +33,7 @@ from leviath.engine.host import Host
 from leviath.engine.limits import INBOX_INPUTS_MAX, LABEL_BYTES_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
 from leviath.engine.paging import page_in, part_of, row_of
+from leviath.engine.questions import answer_input
 from leviath.engine.spawning import region_names
 from leviath.engine.tree_reading import children_of, find_run, tree_total
 from leviath.systems.control import VERDICTS
@@ -246,6 +247,35 @@ class RunHandle:
         call, who = self._word("call_id", call_id), self._word("actor", actor)
         word = arguments.one_of("verdict", verdict, tuple(VERDICTS))
         await self._ask(lambda ticket: Decide(self.ordinal, call, word, ticket, who))
+
+    async def answer(
+        self,
+        question: str,
+        *,
+        text: str | None = None,
+        choice: int | None = None,
+        approved: bool | None = None,
+        scope: str = "once",
+        actor: str = "host",
+    ) -> None:
+        """Answer a question of this run by its id; see ``OpenWorld.questions``.
+
+        ``choice`` is an index from 0. ``approved`` with ``scope`` ``stage`` or ``run`` allows later
+        calls of the tool too. Returns once the answer, and what the run does with it, is durable;
+        a paused run keeps it until it is resumed. Raises RunConflict when no such question is open
+        or the answer does not fit it. Cancelled: the answer may have been taken.
+        """
+        make = answer_input(
+            self._host.texts,
+            self.ordinal,
+            question,
+            text=text,
+            choice=choice,
+            approved=approved,
+            scope=scope,
+            actor=self._word("actor", actor),
+        )
+        await self._ask(make)
 
     async def forget(self) -> None:
         """Drop an ended run from the home (retention). Raises RunConflict while it has not

@@ -11,6 +11,7 @@ import msgspec
 
 from leviath.components.blueprint import Blueprint
 from leviath.components.errors import SpawnError
+from leviath.components.people import Profile
 from leviath.components.secret import Secret
 from leviath.engine import arguments
 from leviath.engine.blueprints import LoadedBlueprint
@@ -31,6 +32,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     model: str | None
     yolo: bool
+    yolo_profile: str | None
+    profile: Profile | None
     regions: dict[str, str]
     metadata: dict[str, str]
     allow: tuple[str, ...]
@@ -47,7 +50,8 @@ def spawn_request(
     workdir: str | os.PathLike[str],
     key: str,
     model: str | None,
-    yolo: bool,
+    yolo: bool | str,
+    profiles: Mapping[str, Profile],
     regions: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
     allow: Sequence[str],
@@ -59,13 +63,16 @@ def spawn_request(
     """The request of these arguments. Raises SpawnError naming argument, value and remedy."""
     if callback_secret is not None:
         arguments.secret("callback_secret", callback_secret, error=SpawnError)
+    unattended, name, profile = check_yolo(yolo, profiles)
     return SpawnRequest(
         agent=check_agent(agent),
         task=_text("task", task),
         workdir=_path("workdir", workdir, "name a folder"),
         key=_text("key", key, remedy='pass a str; "" is no key'),
         model=_model(model),
-        yolo=check_yolo(yolo),
+        yolo=unattended,
+        yolo_profile=name,
+        profile=profile,
         regions=arguments.text_map("regions", regions, error=SpawnError),
         metadata=arguments.text_map("metadata", metadata, error=SpawnError),
         allow=arguments.texts("allow", allow, error=SpawnError),
@@ -76,15 +83,20 @@ def spawn_request(
     )
 
 
-def check_yolo(value: object) -> bool:
-    """True or False. A profile would have to narrow what an unattended run may do, and nothing
-    does yet: running it as if it had none would allow more than was asked for."""
+def check_yolo(
+    value: object, profiles: Mapping[str, Profile]
+) -> tuple[bool, str | None, Profile | None]:
+    """Whether a run is unattended, and under which profile. A name that nobody knows is refused:
+    without its profile the run would be allowed more than was asked for."""
     if isinstance(value, str):
-        raise SpawnError(
-            f"yolo {value!r} names a profile, and profiles do not exist yet; "
-            "use True for an unattended run without one, or allow=[...] for single tools"
-        )
-    return arguments.flag("yolo", value, error=SpawnError)
+        if value not in profiles:
+            known = ", ".join(sorted(profiles)) or "none"
+            raise SpawnError(
+                f"yolo {value!r} names a profile that this world does not have; it has {known}; "
+                "open the world with profiles={...}, or use True for an unattended run without one"
+            )
+        return True, value, profiles[value]
+    return arguments.flag("yolo", value, error=SpawnError), None, None
 
 
 def _text(name: str, value: object, *, remedy: str = "pass a str") -> str:

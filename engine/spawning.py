@@ -165,6 +165,8 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
             started_ms=wall_ms,
             model_override=None if request.model is None else label(request.model),
             yolo=request.yolo,
+            yolo_profile=request.yolo_profile,
+            profile=request.profile,
             output_request=None if output is None else clean(output),
             metadata=tuple((clean(k), clean(v)) for k, v in request.metadata.items()),
             callback_url=None if request.callback_url is None else clean(request.callback_url),

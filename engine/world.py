@@ -42,6 +42,8 @@ from leviath.engine.opening import (
 )
 from leviath.engine.preview import Preview
 from leviath.engine.pricing import PriceTable
+from leviath.engine.profiles import check_profiles
+from leviath.engine.questions import Question, open_questions
 from leviath.engine.redaction import Redactor, credentials
 from leviath.engine.run_handle import RunHandle, ask
 from leviath.engine.settings import check_settings, price_table
@@ -53,6 +55,7 @@ from leviath.engine.unopened import opened_by_async_with
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+    from leviath.components.people import Profile
     from leviath.components.secret import Secret
     from leviath.engine.callbacks import CallbackSender
     from leviath.engine.clock import Clock
@@ -70,11 +73,17 @@ class OpenWorld:
     """An open world. Made by ``open_world``; used from the trio task tree that opened it."""
 
     def __init__(
-        self, opened: Opened, host: Host, offering: Offering, agents: Sequence[Agent]
+        self,
+        opened: Opened,
+        host: Host,
+        offering: Offering,
+        agents: Sequence[Agent],
+        profiles: Mapping[str, Profile],
     ) -> None:
         self._opened = opened
         self._host = host
         self._agents = Agents(offering)
+        self._profiles = profiles
         host.outside.finder = AgentFinder(self._agents, opened.home, agents)
 
     @property
@@ -118,7 +127,7 @@ class OpenWorld:
         workdir: str | os.PathLike[str] = ".",
         key: str = "",
         model: str | None = None,
-        yolo: bool = False,
+        yolo: bool | str = False,
         regions: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         allow: Sequence[str] = (),
@@ -131,8 +140,9 @@ class OpenWorld:
 
         ``agent`` is a blueprint's folder or file, a Blueprint, or what ``load_blueprint`` gave.
         ``key`` makes a second spawn return the first run, also after a restart. ``yolo`` is True
-        for an unattended run. ``model`` is ``provider/model`` or a model of the stage's first
-        provider, without failover.
+        for an unattended run, or the name of one of the world's ``profiles`` for one that may do
+        no more than that profile says, over restarts too. ``model`` is ``provider/model`` or a
+        model of the stage's first provider, without failover.
 
         Raises BlueprintError, SpawnError or ConfigError; nothing of the run exists then.
         Cancelled: the run may exist; spawn again with the same ``key`` to find out.
@@ -144,6 +154,7 @@ class OpenWorld:
             key=key,
             model=model,
             yolo=yolo,
+            profiles=self._profiles,
             regions=regions,
             metadata=metadata,
             allow=allow,
@@ -286,6 +297,12 @@ class OpenWorld:
             return []
         return self._opened.reader.run_rows(limit=limit, after=after)
 
+    def questions(self) -> list[Question]:
+        """Everything that hosted runs wait for people to say, oldest first: questions of models,
+        calls to be allowed, calls that may have happened, points of stages. Answer with
+        ``RunHandle.answer``."""
+        return open_questions(self._host)
+
     def events(self, *, after: int | None = None) -> EventStream:
         """Durable events of all runs and of the world, numbered without a gap; an async iterator.
 
@@ -346,6 +363,7 @@ async def open_world(
     secret_env: bool = True,
     callbacks: CallbackSender | None = None,
     history: int | None = None,
+    profiles: Mapping[str, Profile] | None = None,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
@@ -358,10 +376,10 @@ async def open_world(
     variables whose name ends like a credential's are hidden in all that is kept: texts, files and
     logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
     ``history`` is how many steps stay to be replayed and looked at; None keeps all.
+    ``profiles`` are what ``spawn(yolo=name)`` may name.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
-    Leaving the block, also by cancellation, lets outcomes in flight land within ``grace_ms``,
-    makes all durable and lets the home go. Closing changes no run's status.
+    Leaving the block lets outcomes land within ``grace_ms`` and makes all durable. No status moves.
     """
     check_settings(
         home=home,
@@ -374,7 +392,7 @@ async def open_world(
         callbacks=callbacks,
         flags={"builtins": builtins, "drive": drive, "checks": checks, "secret_env": secret_env},
     )
-    installed, real = check_agents(agents), clock or RealClock()
+    named, installed, real = check_profiles(profiles), check_agents(agents), clock or RealClock()
     redactor = _redactor(secrets, environ=secret_env)
     offering = _offering(providers, tools, redactor, builtins=builtins)
     told = Configured(policy_of(policy, slots), offering.offer, price_table(prices).component())
@@ -392,4 +410,4 @@ async def open_world(
         grace_ms=grace_ms,
         history=history,
     ) as host:
-        yield OpenWorld(opened, host, offering, installed)
+        yield OpenWorld(opened, host, offering, installed, named)

@@ -147,8 +147,10 @@ def _run(to: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         nargs="?",
         const="",
-        help="unattended: nothing is asked; profiles do not exist yet and are refused",
+        help="unattended: nothing is asked; =PROFILE for what that profile of --profiles allows",
     )
+    text = "a TOML file with [profiles.NAME] tables for --yolo=NAME"
+    to.add_argument("--profiles", metavar="FILE", help=text)
     text = "allow a tool without asking; may be repeated"
     to.add_argument("--allow", metavar="TOOL", action="append", default=[], help=text)
     to.add_argument("--count", metavar="N", type=_count, default=1, help="start N runs alike")

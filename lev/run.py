@@ -14,6 +14,7 @@ from leviath.components.errors import ConfigError, LevError, SpawnError
 from leviath.engine.blueprints import MANIFEST_NAME, check_spawnable, load_blueprint
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.limits import REGION_INPUT_BYTES_MAX, TASK_BYTES_MAX
+from leviath.engine.profiles import read_profiles
 from leviath.engine.spawn_request import check_yolo
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
@@ -75,7 +76,9 @@ class Launch:
             raise SpawnError(f"the workdir {arguments.workdir!r} is no folder; make it first")
         self.regions = _pairs(arguments.region, "--region", files=True)
         self.metadata = _pairs(arguments.metadata, "--metadata", files=False)
-        self.yolo = check_yolo(False if arguments.yolo is None else arguments.yolo or True)
+        self.yolo: bool | str = False if arguments.yolo is None else arguments.yolo or True
+        self.profiles = {} if arguments.profiles is None else read_profiles(arguments.profiles)
+        check_yolo(self.yolo, self.profiles)
 
     async def spawn(self, world: OpenWorld) -> RunHandle:
         """Start one run as asked for."""

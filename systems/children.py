@@ -97,6 +97,7 @@ def start_child(
         model_override=mine.model_override,
         yolo=mine.yolo,
         yolo_profile=mine.yolo_profile,
+        profile=mine.profile,
         output_request=None if worker is None else mine.output_request,
         num_stages=len(blueprint.stages),
         no_output_tools=found.no_output_tools,

@@ -12,11 +12,13 @@ from leviath.components.events import Ended, StatusChanged
 from leviath.components.family import FanOut, Joins, Split
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
+from leviath.components.people import Prompts
 from leviath.components.progress import Clock, Cost, Ledgers, Outcome, Resolution, Stage
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
-from leviath.components.text import inline
-from leviath.systems import slots, stages, tools
+from leviath.components.text import EMPTY, inline
+from leviath.systems import prompts, slots, stages, tools
+from leviath.systems.answers import use_held
 from leviath.systems.deliveries import announce
 from leviath.systems.endings import summarise
 from leviath.systems.inference import resume_held
@@ -25,7 +27,11 @@ from leviath.systems.opening import wake_set_up
 from leviath.systems.run import Ack, ResumedFact, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leviath.components.effects import Call
     from leviath.components.inputs import Cancel, Decide, Pause, Post, Resume
+    from leviath.components.text import Text
     from leviath.systems.caches import Caches
     from leviath.systems.run import Tick
 
@@ -128,7 +134,9 @@ def _waits_for_nobody(run: Run) -> bool:
         return True
     if run.world.trees.live.get(run.n):
         return False
-    return run.find(Turn) is None and run.find(Held) is None
+    asked = run.find(Prompts)
+    is_asking = asked is not None and bool(asked.items)
+    return run.find(Turn) is None and run.find(Held) is None and not is_asking
 
 
 def resume_paused(run: Run, tick: Tick, actor: str) -> None:
@@ -149,7 +157,7 @@ def resume_paused(run: Run, tick: Tick, actor: str) -> None:
         stages.enter_first(run, tick)
     elif run.find(Turn) is not None and marker in RESTING_TURN:
         tools.go_on(run, tick)
-    else:
+    elif not use_held(run, tick):
         wake_set_up(run, tick)
 
 
@@ -242,13 +250,29 @@ def take_decide(run: Run, tick: Tick, ask: Decide) -> None:
         fit = "again, done or stop" if call.state == "unknown" else "allow, deny or stop"
         _refuse(tick, ask.ticket, run, f"call {ask.call_id!r} takes {fit}, not {ask.verdict}")
         return
-    _apply_verdict(run, tick, ask, call.call_id)
+    apply_verdict(run, tick, ask, call.call_id)
     tick.acks.append(Ack(ask.ticket, run.n, run.run_id))
 
 
-def _apply_verdict(run: Run, tick: Tick, ask: Decide, call_id: str) -> None:
+def apply_verdict(
+    run: Run,
+    tick: Tick,
+    ask: Decide,
+    call_id: str,
+    *,
+    words: Text = EMPTY,
+    granted: Sequence[Call] = (),
+) -> None:
+    """Carry out a person's word on a call. ``words`` say why; ``granted`` are other calls of the
+    turn that it covers."""
     turn = run.get(Turn)
     call = next(call for call in turn.calls if call.call_id == call_id)
+    for one in (call, *granted):
+        prompt = prompts.of_call(run, one.call_id)
+        if prompt is not None:
+            prompts.answered(run, tick, prompt, ask.verdict, ask.actor)
+    for one in granted:
+        tools.put_call(run, replace(one, state="open"))
     if ask.verdict == "stop":
         end(run, tick, RunStatus.CANCELLED, actor=ask.actor, why=f"stopped at call {call_id}")
         return
@@ -271,7 +295,10 @@ def _apply_verdict(run: Run, tick: Tick, ask: Decide, call_id: str) -> None:
         )
     else:
         text = f"[error] {ask.actor} denied this call of {call.tool}"
-        tools.settle(run, tick, call, inline(text), is_error=True, note="denied")
+        said = inline(f"{text}: {words.body}" if words.body else text)
+        # Words that are kept by digest stand for themselves.
+        said = words if words.digest else said
+        tools.settle(run, tick, call, said, is_error=True, note="denied")
     touch(run, tick, urgent=True)
     if run.status is not RunStatus.PAUSED:
         tools.go_on(run, tick)
@@ -321,6 +348,7 @@ def put_down(run: Run, tick: Tick, message: str) -> None:
     old = run.get(Status)
     for kind in (Position, Turn, Held, Timers, Joins, Split, FanOut):
         run.remove(kind)
+    prompts.close_all(run, tick)
     run.put(Effects())
     error = Status(RunStatus.ERROR, error=message, why="put down", attempt=old.attempt)
     run.put(error)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leviath.components.inputs import (
     AgentFound,
+    Answered,
     Cancel,
     Configured,
     Decide,
@@ -28,6 +29,7 @@ from leviath.components.inputs import (
     ToolFinished,
 )
 from leviath.systems import control, forking, importing, joins, opening, spawning, tools
+from leviath.systems.answers import take_answer
 from leviath.systems.deliveries import take_delivered
 from leviath.systems.inference import take_inference
 from leviath.systems.run import Ack, Run
@@ -96,6 +98,7 @@ FOR_RUN: Final[MappingProxyType[type, Take]] = MappingProxyType(
         Cancel: _plain(control.take_cancel),
         Post: _plain(control.take_post),
         Decide: _plain(control.take_decide),
+        Answered: _plain(take_answer),
         Release: _plain(importing.take_release),
         Delivered: _plain(take_delivered),
     }

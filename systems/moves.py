@@ -18,7 +18,7 @@ from leviath.components.progress import Clock, Cost, Ledgers, Stage, StageTotals
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status, Waiting
 from leviath.components.text import inline, tokens_of
-from leviath.systems import regions
+from leviath.systems import prompts, regions
 from leviath.systems.deliveries import announce
 from leviath.systems.endings import summarise
 
@@ -177,6 +177,7 @@ def give_up_work(run: Run, tick: Tick) -> None:
     Live effects stay until their outcome is charged; what only waited is gone. Calls that have no
     result are answered in the conversation, so that no later turn repeats them in good faith.
     """
+    prompts.close_all(run, tick)
     effects = run.find(Effects)
     if effects is not None and effects.items:
         kept: list[Effect] = []

@@ -186,6 +186,12 @@ def is_empty(run: Run, name: str) -> bool:
     return region is None or not any(entry.text.size_bytes for entry in region.entries)
 
 
+def newest(run: Run, name: str) -> Text | None:
+    """The newest text of a region; None when it has none, or is not there."""
+    region = run.get(Context).region(name)
+    return None if region is None or not region.entries else region.entries[-1].text
+
+
 def region_mark(run: Run, name: str) -> bytes:
     """Stands for the region's content: equal content, equal mark."""
     region = run.get(Context).region(name)

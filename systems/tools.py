@@ -21,7 +21,7 @@ from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
 from leviath.components.text import Text, inline, tokens_of
 from leviath.components.world_facts import Counters
-from leviath.systems import agent_calls, regions
+from leviath.systems import agent_calls, people, prompts, regions
 from leviath.systems.agent_calls import AGENT_TOOLS, FIND
 from leviath.systems.builtin import run_in_step
 from leviath.systems.moves import park, progressed, set_marker, touch, unpark
@@ -111,17 +111,24 @@ def _admit(run: Run, tick: Tick, call: Call, view: StageView) -> Call:
     if call.fault:
         return _refused(run, tick, call, f"the arguments of {call.tool} are {call.fault}")
     permission = view.permissions[call.tool]
-    if permission is Permission.deny:
+    word = people.word_on(run, call, permission)
+    if word == "deny":
         if tool.modifies:
             stage = run.get(Stage)
             run.put(replace(stage, blocked=stage.blocked + 1))
-        return _refused(run, tick, call, f"tool {call.tool} is denied by this agent's permissions")
+        whose = "this agent's permissions" if permission is Permission.deny else "its profile"
+        return _refused(run, tick, call, f"tool {call.tool} is denied by {whose}")
+    if call.tool in people.KINDS:
+        call = people.pose(run, tick, call)
+        if call.result is None:
+            return call
+        return _settled(run, tick, call, call.result, is_error=False, note="no answer")
     if tool.effect_class == IN_STEP and call.tool not in AGENT_TOOLS:
         result, is_error = run_in_step(run, tick, call)
         return _settled(run, tick, call, result, is_error=is_error)
     call = replace(call, effect_class=tool.effect_class)
-    launch = run.get(Launch)
-    if permission is Permission.ask and not launch.is_unattended and call.tool not in launch.allow:
+    if word == "ask":
+        people.ask_about(run, tick, call, prompts.APPROVAL)
         return replace(call, state="asked")
     return call
 
@@ -167,9 +174,7 @@ def go_on(run: Run, tick: Tick) -> None:
     """
     turn = run.get(Turn)
     states = {call.state for call in turn.calls}
-    if "asked" in states or "unknown" in states:
-        if run.status is not RunStatus.WAITING_INPUT:
-            park(run, tick, Waiting("tool_approval"), why="a tool call needs a decision")
+    if people.wait(run, tick, states):
         return
     if "open" in states and _carry_out_agent_calls(run, tick):
         turn = run.get(Turn)
@@ -389,7 +394,7 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
         CallUnknown(tick.next_event, run.run_id, tick.now.wall_ms, call.call_id, call.tool)
     )
     effects = run.get(Effects)
-    if run.get(Launch).is_unattended:
+    if run.get(Launch).answers_nobody:
         run.put(replace(effects, items=effects.without(effect)))
         message = (
             f"[may have happened] whether this call of {call.tool} took effect is not known. "
@@ -401,6 +406,7 @@ def mark_unknown(run: Run, tick: Tick, call: Call, effect: Effect) -> None:
     parked = replace(effect, live=False, aborting=False, due_ms=0)
     run.put(replace(effects, items=tuple(parked if e is effect else e for e in effects.items)))
     put_call(run, replace(call, state="unknown"))
+    people.ask_about(run, tick, call, prompts.UNKNOWN)
 
 
 def _count(run: Run, call: Call, done: ToolFinished) -> None:

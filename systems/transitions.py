@@ -22,7 +22,16 @@ from leviath.components.run_status import RunStatus
 from leviath.systems import regions
 from leviath.systems.moves import end, set_marker
 from leviath.systems.parking import wait_for_all_children
-from leviath.systems.stages import begin_turn, enter, has_budget, iteration_cap, leave, stuck_edge
+from leviath.systems.people import pass_points
+from leviath.systems.stages import (
+    begin_turn,
+    enter,
+    fail,
+    has_budget,
+    iteration_cap,
+    leave,
+    stuck_edge,
+)
 from leviath.systems.views import view_of
 from leviath.systems.words import ascii_lower
 
@@ -142,7 +151,8 @@ def resolve(run: Run, tick: Tick) -> None:
         wait_for_all_children(run, tick)
         return
     if outcome is None:
-        if not _owes(run, tick):
+        # What was owed was looked at before the first point was asked.
+        if (stage.points_done or not _owes(run, tick)) and _may_leave(run, tick):
             _resolve_normal(run, tick)
     elif outcome.kind == "errored":
         _resolve_error(run, tick, outcome)
@@ -153,13 +163,21 @@ def resolve(run: Run, tick: Tick) -> None:
             begin_turn(run, tick)
         else:
             _take(run, tick, edge)
-    else:
+    elif _may_leave(run, tick):
         regions.note(run, f"[limit] the stage reached its turn limit {outcome.message}")
         edge = _first(run, Condition.max_iterations)
         if edge is not None:
             _take(run, tick, edge)
         elif not _owes_any_split(run, tick):
             _resolve_normal(run, tick)
+
+
+def _may_leave(run: Run, tick: Tick) -> bool:
+    """Whether the points of the stage are passed. If not, a person is asked, or the stage fails."""
+    said = pass_points(run, tick)
+    if said not in ("passed", "asked"):
+        fail(run, tick, said)
+    return said == "passed"
 
 
 def _must_wait(run: Run, outcome: Outcome | None) -> bool:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 SUBMIT_OUTPUT = "submit_output"
 FAN_OUT = "fan_out"
+QUESTION_TOOLS = frozenset(
+    ("ask_user_text", "ask_user_choice", "ask_user_confirm", "present_for_review", "edit_document")
+)
+"""Tools with which a model asks a person."""
 
 
 class StageView:
@@ -43,11 +47,14 @@ class StageView:
         "visible",
     )
 
-    def __init__(self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None) -> None:
+    def __init__(
+        self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None, *, asks: bool = True
+    ) -> None:
         self.spec = spec
-        self.tools: dict[str, OfferedTool] = _tools(spec, offer)
+        names = named(spec) if asks else without_questions(spec)
+        self.tools: dict[str, OfferedTool] = _tools(names, offer)
         """What the stage offers and the host has, in the stage's order."""
-        self.missing: tuple[str, ...] = tuple(n for n in named(spec) if n not in self.tools)
+        self.missing: tuple[str, ...] = tuple(n for n in names if n not in self.tools)
         """What the stage offers and the host does not have: its turns wait for it."""
         self.tool_specs: tuple[bytes, ...] = tuple(tool.spec for tool in self.tools.values())
         self.visible: tuple[RegionSpec, ...] = blueprint.visible_regions(spec)
@@ -77,9 +84,17 @@ def named(spec: StageSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _tools(spec: StageSpec, offer: Offer | None) -> dict[str, OfferedTool]:
+def without_questions(spec: StageSpec) -> tuple[str, ...]:
+    """The same for a run whose questions nobody answers: a tool that asks a person is offered only
+    where the author insists on it."""
+    if spec.allow_blocking_tools:
+        return named(spec)
+    return tuple(n for n in named(spec) if n not in QUESTION_TOOLS or n in spec.required_tools)
+
+
+def _tools(names: tuple[str, ...], offer: Offer | None) -> dict[str, OfferedTool]:
     known = {} if offer is None else {tool.name: tool for tool in offer.tools}
-    return {name: known[name] for name in named(spec) if name in known}
+    return {name: known[name] for name in names if name in known}
 
 
 def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
@@ -94,15 +109,16 @@ def all_regions(blueprint: Blueprint) -> tuple[RegionSpec, ...]:
 def view_of(run: Run) -> StageView:
     """The view of the run's present stage."""
     row = run.row
-    key = (row[Launch].blueprint, row[Stage].index)
+    launch: Launch = row[Launch]
+    key = (launch.blueprint, row[Stage].index, not launch.answers_nobody)
     view = run.world.views.get(key)
     return _make_view(run, key) if view is None else view
 
 
-def _make_view(run: Run, key: tuple[bytes, int]) -> StageView:
+def _make_view(run: Run, key: tuple[bytes, int, bool]) -> StageView:
     blueprint = run.blueprint
     offer = run.world.find(WORLD_OWNER, Offer)
-    view = StageView(blueprint, blueprint.stages[key[1]], offer)
+    view = StageView(blueprint, blueprint.stages[key[1]], offer, asks=key[2])
     run.world.views[key] = view
     return view
 

@@ -118,7 +118,7 @@ class World:
         self._queues: dict[Marker, dict[int, None]] = {marker: {} for marker in Marker}
         self.blueprints: dict[bytes, Blueprint] = {}
         """The shelf: immutable content by digest, filled by the engine before a step names it."""
-        self.views: dict[tuple[bytes, int], StageView] = {}
+        self.views: dict[tuple[bytes, int, bool], StageView] = {}
         """What ``systems.views`` worked out under the present offer, by blueprint and stage."""
         self.blanks: dict[tuple[bytes, int], tuple[Component, ...]] = {}
         """What new runs have alike, by blueprint and window; filled by ``systems.spawning``."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leviath.components.errors import StorageError as StorageError
     from leviath.components.errors import ToolError as ToolError
     from leviath.components.errors import WorldError as WorldError
+    from leviath.components.people import Profile as Profile
     from leviath.components.run_status import RunStatus as RunStatus
     from leviath.components.secret import Secret as Secret
     from leviath.components.world_facts import Policy as Policy
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from leviath.engine.ports import Usage as Usage
     from leviath.engine.ports import provider_error as provider_error
     from leviath.engine.pricing import PriceTable as PriceTable
+    from leviath.engine.questions import Question as Question
     from leviath.engine.run_handle import RunHandle as RunHandle
     from leviath.engine.tools import MayHaveHappened as MayHaveHappened
     from leviath.engine.tools import Tool as Tool
@@ -99,8 +101,10 @@ __all__ = [
     "OpenWorld",
     "Policy",
     "PriceTable",
+    "Profile",
     "Provider",
     "ProviderError",
+    "Question",
     "Recorded",
     "ReplayDivergence",
     "Reply",
@@ -162,6 +166,8 @@ _HOMES = {
     ),
     "engine.pricing": "PriceTable",
     "engine.tools": "MayHaveHappened Tool ToolCall ToolResult tool",
+    "components.people": "Profile",
+    "engine.questions": "Question",
     "engine.run_handle": "RunHandle",
     "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",

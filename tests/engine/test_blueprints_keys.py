@@ -314,10 +314,6 @@ UNBUILT: list[tuple[Keys, object, str, tuple[tuple[Keys, object], ...]]] = [
     ((*STAGE, "shell_hint"), True, "stages.a: shell_hint: ", ()),
     *(((*STAGE, "hooks", hook), "h.rhai", f"stages.a.hooks: {hook}: ", ()) for hook in HOOKS),
     *(
-        (POINT, [{key: value}], "stages.a: interaction_points: ", ())
-        for key, value in POINT_VALUES.items()
-    ),
-    *(
         ((*owner, "security", "taint_tracking"), True, f"{place}: security: ", ())
         for owner, place in (((), "blueprint"), (STAGE, "stages.a"))
     ),
@@ -380,7 +376,6 @@ UNBUILT: list[tuple[Keys, object, str, tuple[tuple[Keys, object], ...]]] = [
         "context.regions.r: seed by tools: ",
         (),
     ),
-    ((*STAGE, "mode"), "interactive_points", "stages.a: mode interactive_points: ", ()),
 ]
 
 
@@ -436,6 +431,27 @@ def test_a_value_of_the_wrong_type_is_told_with_its_place(
             continue
         document = changed(path, wrong, *more)
         assert any(fault.startswith(place) for fault in faults(document)), wrong
+
+
+@pytest.mark.parametrize("key", POINT_VALUES)
+def test_every_key_of_a_point_is_read(key: str) -> None:
+    value = POINT_VALUES[key]
+    field = {"choices": "options", "followups": "directives"}.get(key, key)
+    (point,) = parse(changed(POINT, [{key: value}])).stages[0].points
+    assert getattr(point, field) == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize(
+    ("point", "what"),
+    [
+        ({"style": "multiple_choice"}, "multiple_choice of nothing"),
+        ({"document_region": "nowhere"}, "no region 'nowhere'"),
+        ({"options": [str(n) for n in range(101)]}, "101 choices, 100 are allowed"),
+    ],
+)
+def test_a_point_that_cannot_be_answered_is_a_fault(point: dict[str, object], what: str) -> None:
+    (fault,) = faults(changed(POINT, [point]))
+    assert what in fault
 
 
 @pytest.mark.parametrize("key", POINT_VALUES)
