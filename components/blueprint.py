@@ -312,27 +312,21 @@ class PointSpec(Node, frozen=True, kw_only=True):
 
     name: str = ""
     prompt: str = ""
-    # For screens: whether an answer is more than a courtesy.
     required: bool = True
-    # What a run does whose questions nobody answers: pass, or fail the stage.
     unattended: Literal["auto_approve", "ask"] = "auto_approve"
     style: Literal["free_text", "multiple_choice", "confirm"] = "free_text"
-    # Choosing one of these passes the point.
+    # Choices that pass, go back to work with these words, cancel the run, edit the document.
     options: tuple[str, ...] = ()
-    # ... sends the stage back to work with these words.
     directives: tuple[str, ...] = ()
-    # ... cancels the run.
     abort_options: tuple[str, ...] = ()
-    # ... puts the person's text in the place of the document, and asks again.
     edit_options: tuple[str, ...] = ()
-    # The region whose newest entry is shown with the question; "" for none.
     document_region: str = ""
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Everything that can be chosen, in the order in which it is shown."""
-        all_of = (*self.options, *self.directives, *self.edit_options, *self.abort_options)
-        return tuple(dict.fromkeys(all_of))
+        every = (*self.options, *self.directives, *self.edit_options, *self.abort_options)
+        return tuple(dict.fromkeys(every))
 
 
 class StageSpec(Node, frozen=True, kw_only=True):

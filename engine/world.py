@@ -376,7 +376,6 @@ async def open_world(
     variables whose name ends like a credential's are hidden in all that is kept: texts, files and
     logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
     ``history`` is how many steps stay to be replayed and looked at; None keeps all.
-    ``profiles`` are what ``spawn(yolo=name)`` may name.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block lets outcomes land within ``grace_ms`` and makes all durable. No status moves.
