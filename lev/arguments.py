@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "resume": "leviath.lev.control:resume",
     "cancel": "leviath.lev.control:cancel",
     "decide": "leviath.lev.control:decide",
+    "respond": "leviath.lev.people:respond",
+    "msg": "leviath.lev.people:msg",
     "validate": "leviath.lev.validate:validate",
     "import": "leviath.lev.importing:import_runs",
     "gc": "leviath.lev.gc:gc",
@@ -94,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
     _one(command("resume", "let a run go on that is held, waits for set-up, or ended early"))
     _control(command("cancel", "end a run"), "why it is ended")
     _decide(command("decide", "settle a tool call that waits for a person"))
+    _respond(command("respond", "answer a question of a run"))
+    _msg(command("msg", "give a run a message"))
     _validate(command("validate", "check an agent's blueprint", home=False))
     _import(command("import", "take the runs of another home into this one"))
     _gc(command("gc", "remove ended runs by age and count"))
@@ -211,6 +215,28 @@ def _decide(to: argparse.ArgumentParser) -> None:
         verdict.add_argument(
             f"--{name}", dest="verdict", action="store_const", const=name, help=text
         )
+
+
+def _respond(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    text = "the question's id or its end, such as q3; left out: the run's only one"
+    to.add_argument("question", metavar="QUESTION", nargs="?", help=text)
+    words = to.add_mutually_exclusive_group()
+    words.add_argument("--text", metavar="TEXT", help="the answer, or words beside it")
+    words.add_argument("--file", metavar="FILE", help="the same from a file")
+    text = "the number of a choice, as `lev show` lists them"
+    to.add_argument("--choice", metavar="N", type=_whole, help=text)
+    verdict = to.add_mutually_exclusive_group()
+    verdict.add_argument("--yes", dest="approved", action="store_true", help="yes, or allow")
+    verdict.add_argument("--no", dest="approved", action="store_false", help="no, or deny")
+    to.set_defaults(approved=None)
+    text = "how far a yes to a call goes (default: once)"
+    to.add_argument("--scope", choices=("once", "stage", "run"), default="once", help=text)
+
+
+def _msg(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    to.add_argument("text", metavar="TEXT", help="what it reads before its next request")
 
 
 def _validate(to: argparse.ArgumentParser) -> None:

@@ -30,19 +30,19 @@ OPERATOR = "operator"
 
 def pause(arguments: argparse.Namespace) -> int:
     """Hold a run until it is resumed."""
-    return _ask(
+    return ask_run(
         arguments, "paused", lambda run: run.pause(why=arguments.why, actor=OPERATOR), lasting=True
     )
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Let a run go on."""
-    return _ask(arguments, "resumed", lambda run: run.resume(actor=OPERATOR))
+    return ask_run(arguments, "resumed", lambda run: run.resume(actor=OPERATOR))
 
 
 def cancel(arguments: argparse.Namespace) -> int:
     """End a run."""
-    return _ask(
+    return ask_run(
         arguments,
         "cancelled",
         lambda run: run.cancel(why=arguments.why, actor=OPERATOR),
@@ -56,7 +56,7 @@ def decide(arguments: argparse.Namespace) -> int:
     run_id = run_in(home, arguments.run)
     call = _call(read_run(home, run_id), arguments.call)
     verdict: str = arguments.verdict
-    return _ask(
+    return ask_run(
         arguments,
         f"decided: {verdict}",
         lambda run: run.decide(call, verdict, actor=OPERATOR),
@@ -81,7 +81,7 @@ def _call(parts: RunParts, given: str) -> str:
     )
 
 
-def _ask(
+def ask_run(
     arguments: argparse.Namespace,
     done: str,
     ask: Callable[[RunHandle], Awaitable[None]],

@@ -46,7 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def work() -> int:
         async with open_world(
-            launch.home, providers=providers, tools=tools, callbacks=callbacks
+            launch.home,
+            providers=providers,
+            tools=tools,
+            callbacks=callbacks,
+            profiles=launch.profiles,
         ) as world:
             tell_report(world.report)
             return await _drive(world, launch)

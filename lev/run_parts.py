@@ -117,6 +117,7 @@ def _texts(reader: Reader, parts: dict[type[Component], Component]) -> dict[byte
     from leviath.components.effects import Turn
     from leviath.components.identity import Launch
     from leviath.components.output import Output
+    from leviath.components.people import Prompts
 
     wanted: list[Text] = []
     launch, output, turn = parts.get(Launch), parts.get(Output), parts.get(Turn)
@@ -126,5 +127,8 @@ def _texts(reader: Reader, parts: dict[type[Component], Component]) -> dict[byte
         wanted.append(output.content)
     if isinstance(turn, Turn):
         wanted += [call.arguments for call in turn.calls]
+    prompts = parts.get(Prompts)
+    if isinstance(prompts, Prompts):
+        wanted += [text for item in prompts.items for text in (item.text, item.body) if text]
     found = reader.entries([text.digest for text in wanted if text.digest])
     return {digest: body.decode(errors="replace") for digest, body in found.items()}

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 from leviath.components.effects import Turn
 from leviath.components.identity import Identity, Launch
 from leviath.components.output import Flags, Output
+from leviath.components.people import Prompts
 from leviath.components.progress import Clock, Cost, Ledgers
 from leviath.components.status import Status
 from leviath.engine.clock import RealClock
 from leviath.lev.below import below_table, below_text
 from leviath.lev.drift import drift
 from leviath.lev.homes import home_of, run_in
+from leviath.lev.people import short
 from leviath.lev.progress import cost_text, waiting_text
 from leviath.lev.run_document import run_document
 from leviath.lev.run_parts import RunParts, read_run
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leviath.components.effects import Call
+    from leviath.components.people import Prompt
     from leviath.components.progress import StageTotals
     from leviath.persistence.home import HostingState
 
@@ -62,6 +65,7 @@ def show(arguments: argparse.Namespace) -> int:
     lines += _stages(parts)
     lines += _calls(parts)
     lines += below_table(parts.below)
+    lines += _questions(parts)
     lines += _advice(parts, hosting, option)
     print_lines(lines)
     return 0
@@ -262,6 +266,37 @@ def _calls(parts: RunParts) -> list[str]:
     return ["", *table([["CALL", "TOOL", "WHY", "ARGUMENTS"], *rows])] if rows else []
 
 
+def _questions(parts: RunParts) -> list[str]:
+    """The open questions that are no calls, with their choices and documents."""
+    lines: list[str] = []
+    for prompt in _own_questions(parts):
+        asked = clip(one_line(parts.text(prompt.text)), _TEXT_SHOWN)
+        lines += ["", f"{short(prompt)} ({prompt.kind}) {asked}".rstrip()]
+        lines += [
+            f"  {number}. {one_line(parts.text(choice))}"
+            for number, choice in enumerate(prompt.choices, 1)
+        ]
+        if prompt.body is not None:
+            lines.append(f"  {clip(one_line(parts.text(prompt.body)), _TEXT_SHOWN)}")
+    return lines
+
+
+def _own_questions(parts: RunParts) -> list[Prompt]:
+    found = parts.find(Prompts)
+    items = () if found is None else found.items
+    return [prompt for prompt in items if prompt.kind not in ("approval", "unknown")]
+
+
+_ANSWERS: Final = {
+    "text": "--text TEXT",
+    "choice": "--choice N",
+    "confirm": "--yes or --no",
+    "review": "--yes or --no, and --text TEXT",
+    "edit": "--file FILE, or --yes",
+    "point": "--yes, --no, --choice N or --text TEXT",
+}
+
+
 # --- what to do ---------------------------------------------------------------------------------
 
 
@@ -272,6 +307,9 @@ def _advice(parts: RunParts, hosting: HostingState, option: str) -> list[str]:
     for call in _waiting_calls(parts):
         own = "--again, --done" if call.state == "unknown" else "--allow, --deny"
         lines.append(f"lev decide{option} {run_id} {shell_word(call.call_id)} with {own} or --stop")
+    for prompt in _own_questions(parts):
+        how = _ANSWERS.get(prompt.kind, "an answer")
+        lines.append(f"lev respond{option} {run_id} {short(prompt)} with {how}")
     waiting = None if status is None else status.waiting
     if row.status == "waiting_input" and waiting is not None and waiting.reason == "needs_setup":
         if waiting.blocker == "provider_missing":
