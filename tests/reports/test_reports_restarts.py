@@ -301,7 +301,7 @@ async def test_an_unattended_run_stays_so_over_a_restart_and_no_other_becomes_on
     home = tmp_path / "home"
     gate = Gate(priced("done"))
     async with opened(home, [gate]) as world:
-        with pytest.raises(SpawnError, match="profiles do not exist yet"):
+        with pytest.raises(SpawnError, match="names a profile that this world does not have"):
             await world.spawn(one(), task="x", yolo="careful", workdir=tmp_path)
         run = await world.spawn(one(), task="x", yolo=yolo, workdir=tmp_path)
         await gate.waiting.wait()
