@@ -5,7 +5,7 @@ Arguments enter as JSON text; the step gets them as fields, checked and cut to w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -121,10 +121,11 @@ def person_fields(tool: str, value: dict[Any, Any], texts: Texts) -> tuple[Field
 
 
 def _options(value: object, texts: Texts) -> tuple[list[tuple[str, Text]], str]:
-    if not isinstance(value, list) or not 0 < len(value) <= CHOICES_MAX:
+    options = cast("list[object]", value) if isinstance(value, list) else []
+    if not 0 < len(options) <= CHOICES_MAX:
         return [], f"unusable: options is no list of 1 to {CHOICES_MAX} texts"
     found: list[str] = []
-    for option in value:
+    for option in options:
         if not isinstance(option, str) or not 0 < len(option.strip()) <= CHOICE_CHARS_MAX:
             return [], f"unusable: an option has not 1 to {CHOICE_CHARS_MAX} letters"
         found.append(texts.label(option))

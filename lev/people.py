@@ -61,7 +61,7 @@ def _read(path: str) -> str:
 def _prompt(parts: RunParts, given: str | None) -> Prompt:
     """The open question that is meant: by its id, by its end such as ``q3``, or the only one."""
     found = parts.find(Prompts)
-    items = () if found is None else found.items
+    items: tuple[Prompt, ...] = () if found is None else found.items
     run_id = parts.row.run_id
     if not items:
         raise RunConflict(f"{run_id} asks nobody anything at the moment", run_id=run_id)
