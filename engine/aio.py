@@ -17,15 +17,16 @@ import functools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import outcome
 import trio
 
-from leviath.components.errors import ConfigError, StorageError
+from leviath.components.errors import StorageError
 from leviath.engine import world as trio_world
+from leviath.engine.on_asyncio import OnAsyncio, on_asyncio, running_loop
 from leviath.engine.run_handle import CLOSED, RunHandle
-from leviath.engine.tools import FunctionTool, Tool, as_tools
+from leviath.engine.tools import as_tools
 from leviath.engine.unopened import opened_by_async_with
 from leviath.engine.world import OpenWorld
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from leviath.components.events import WorldEvent
     from leviath.components.outbox import Delivery
     from leviath.components.status import Status
-    from leviath.engine.ports import InferenceReply, InferenceRequest, Provider
     from leviath.engine.preview import Previewed
     from leviath.engine.questions import Question
     from leviath.engine.reconcile import OpenReport
@@ -154,19 +154,9 @@ _guests: Final[dict[asyncio.AbstractEventLoop, _Guest]] = {}
 """The guest of each loop that has one: trio allows one a thread."""
 
 
-def _running_loop(what: str) -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError(
-            f"{what} needs an asyncio loop, and none runs here; use leviath.open_world under "
-            "trio, or leviath.blocking.open_world without a loop"
-        ) from None
-
-
 @asynccontextmanager
 async def _guest() -> AsyncGenerator[_Guest]:
-    loop = _running_loop("leviath.aio.open_world")
+    loop = running_loop("leviath.aio.open_world")
     while (guest := _guests.get(loop)) is not None and not guest.users:
         await guest.ended()
     if guest is None:
@@ -259,7 +249,7 @@ def _opening(
     async def manager(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[World]:
         async with _guest() as guest:
             tools = as_tools(kwargs.get("tools", ()))
-            kwargs["tools"] = [_on_asyncio(guest.loop, tool) for tool in tools]
+            kwargs["tools"] = [on_asyncio(guest.loop, tool) for tool in tools]
             hosted = _Hosted(guest, function(*args, **kwargs))
             try:
                 yield World(guest, await hosted.open())
@@ -432,74 +422,3 @@ class World:
 
 
 open_world = _opening(trio_world.open_world)
-
-
-# --- what runs on asyncio -----------------------------------------------------------------------
-
-
-async def _await_on(
-    loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, R]]
-) -> R:
-    """Await an asyncio coroutine from trio. Cancelled: so is the coroutine, to its end."""
-    task = loop.create_task(make())
-    done = trio.Event()
-    task.add_done_callback(lambda _: done.set())
-    try:
-        await done.wait()
-    except trio.Cancelled:
-        task.cancel()
-        with trio.CancelScope(shield=True):
-            await done.wait()
-        if not task.cancelled():
-            task.exception()
-        raise
-    if task.cancelled():
-        raise RuntimeError("the asyncio task was cancelled by somebody else")
-    return task.result()
-
-
-def _on_asyncio(loop: asyncio.AbstractEventLoop, tool: Tool) -> Tool:
-    """The same tool, its function awaited by the asyncio loop where it is an async one."""
-    if not (tool.is_async and isinstance(tool, FunctionTool)):
-        return tool
-    function = cast("Callable[..., Coroutine[Any, Any, object]]", tool.__wrapped__)
-
-    @functools.wraps(function)
-    async def call(*args: object, **kwargs: object) -> object:
-        return await _await_on(loop, lambda: function(*args, **kwargs))
-
-    return Tool(
-        call,
-        name=tool.name,
-        description=tool.description,
-        effect=tool.effect,
-        deadline_ms=tool.deadline_ms,
-        modifies=tool.modifies,
-        searches=tool.searches,
-    )
-
-
-class OnAsyncio:
-    """A provider whose ``infer`` needs asyncio, made fit for a world of the running loop."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._loop = _running_loop("leviath.aio.OnAsyncio")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._provider, name)
-
-    @property
-    def name(self) -> str:
-        """The name that blueprints use."""
-        return self._provider.name
-
-    async def infer(
-        self, request: InferenceRequest, on_text: Callable[[str], None] | None
-    ) -> InferenceReply:
-        """One model call, awaited by asyncio. Raises what the provider raises."""
-
-        async def ask() -> InferenceReply:
-            return await self._provider.infer(request, on_text)
-
-        return await _await_on(self._loop, ask)
