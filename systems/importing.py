@@ -110,7 +110,8 @@ def _admit(
     parts[Identity] = replace(identity, ordinal=ordinal)
     if isinstance(tree, Tree):
         parent = world.by_run_id.get(tree.parent_run_id or "", 0)
-        if parent and world.get(parent, Status).status.is_ended:
+        goes_on = not status.status.is_ended
+        if parent and goes_on and world.get(parent, Status).status.is_ended:
             # It outlived its parent where it comes from: here it stands alone, as deep as it was.
             parent = 0
         root = world.get(parent, Tree).root if parent else ordinal

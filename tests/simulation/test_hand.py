@@ -5,6 +5,7 @@ from __future__ import annotations
 import leviath
 from leviath.components.commands import CallTool
 from leviath.components.world_facts import OfferedTool
+from leviath.engine.offering import IN_STEP_TOOLS
 from leviath.simulation.testing import Hand
 
 AGENT = leviath.parse_blueprint(
@@ -29,7 +30,7 @@ def names(hand: Hand) -> list[str]:
 
 def test_ordinary_tools_are_offered_as_a_host_offers_them() -> None:
     hand = Hand(tools=[search])
-    assert names(hand) == ["search", "submit_output", "context_write"]
+    assert names(hand) == ["search", *(spec.name for spec in IN_STEP_TOOLS)]
     assert hand.offer.tools[0].effect_class == "pure"
     assert hand.offer.tools[0].deadline_ms == 5_000
     run = hand.spawn(AGENT)
@@ -47,4 +48,4 @@ def test_an_offered_tool_stands_for_itself() -> None:
     hand = Hand()
     assert names(hand) == []
     hand.configure(tools=[search])
-    assert names(hand) == ["search", "submit_output", "context_write"]
+    assert names(hand) == ["search", *(spec.name for spec in IN_STEP_TOOLS)]
