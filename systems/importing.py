@@ -110,9 +110,7 @@ def _admit(
     parts[Identity] = replace(identity, ordinal=ordinal)
     if isinstance(tree, Tree):
         parent = world.by_run_id.get(tree.parent_run_id or "", 0)
-        goes_on = not status.status.is_ended
-        if parent and goes_on and world.get(parent, Status).status.is_ended:
-            # It outlived its parent where it comes from: here it stands alone, as deep as it was.
+        if parent and not _belongs(world, parent, tree, status):
             parent = 0
         root = world.get(parent, Tree).root if parent else ordinal
         parts[Tree] = replace(tree, parent=parent, root=root)
@@ -123,6 +121,14 @@ def _admit(
         world.set_marker(ordinal, position.marker)
     elif not status.status.is_ended:
         world.set_marker(ordinal, Marker.ready_to_infer)
+
+
+def _belongs(world: World, parent: int, tree: Tree, status: Status) -> bool:
+    """Whether a run that comes in hangs below the run that it names. One that outlived its parent
+    where it comes from stands alone here, as deep as it was; so does one whose depth contradicts
+    the link, as in documents that name each other."""
+    outlived = not status.status.is_ended and world.get(parent, Status).status.is_ended
+    return not outlived and tree.depth == world.get(parent, Tree).depth + 1
 
 
 def take_release(run: Run, tick: Tick, item: Release) -> None:

@@ -435,7 +435,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_place(
 
 @pytest.mark.parametrize("key", POINT_VALUES)
 def test_every_key_of_a_point_is_read(key: str) -> None:
-    value = POINT_VALUES[key]
+    value: Any = POINT_VALUES[key]
     field = {"choices": "options", "followups": "directives"}.get(key, key)
     (point,) = parse(changed(POINT, [{key: value}])).stages[0].points
     assert getattr(point, field) == (tuple(value) if isinstance(value, list) else value)

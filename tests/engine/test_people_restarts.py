@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -79,7 +79,8 @@ def test_odd_answers_and_messages_are_refused_or_made_fit(tmp_path: Path) -> Non
                     await run.answer(question.id, text=huge)
                 with pytest.raises(leviath.ConfigError, match="10,000,000 bytes"):
                     await run.message(huge)
-                for wrong in ({}, {"text": ""}, {"choice": -1}, {"choice": True}):
+                odd: list[dict[str, Any]] = [{}, {"text": ""}, {"choice": -1}, {"choice": True}]
+                for wrong in odd:
                     with pytest.raises(leviath.ConfigError):
                         await run.answer(question.id, **wrong)
                 with pytest.raises(leviath.RunConflict, match="not a choice"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleet_scenarios import small
@@ -150,10 +150,10 @@ def keys_of(value: object, way: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The way to everything within a table."""
     found = [way] if way else []
     if isinstance(value, dict):
-        for key, inner in value.items():
+        for key, inner in cast("dict[str, object]", value).items():
             found += keys_of(inner, (*way, str(key)))
     elif isinstance(value, list):
-        for at, inner in enumerate(value):
+        for at, inner in enumerate(cast("list[object]", value)):
             found += keys_of(inner, (*way, str(at)))
     return found
 
