@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -438,7 +438,8 @@ def test_every_key_of_a_point_is_read(key: str) -> None:
     value: Any = POINT_VALUES[key]
     field = {"choices": "options", "followups": "directives"}.get(key, key)
     (point,) = parse(changed(POINT, [{key: value}])).stages[0].points
-    assert getattr(point, field) == (tuple(value) if isinstance(value, list) else value)
+    expected = tuple(cast("list[object]", value)) if isinstance(value, list) else value
+    assert getattr(point, field) == expected
 
 
 @pytest.mark.parametrize(
