@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_worlds import Counting, Gate, in_trio, one, opened, priced, three, tool_call, until
+from tree_worlds import answers, splitter
 
 import leviath
 from leviath.components.errors import ConfigError, RunConflict, RunNotFound, SpawnError
 from leviath.components.identity import Forked
 from leviath.components.progress import Visits
+from leviath.components.status import Position
 from leviath.persistence.exporting import export_world
 from leviath.persistence.history import History
 from leviath.persistence.saved import open_saved
@@ -81,6 +83,39 @@ async def test_a_fork_at_each_step_runs_only_what_comes_after_it(tmp_path: Path)
             assert run.row().prompt_tokens == 10 * (turns - done)
             assert run.row().cost_priced_nano == 1_000 * (turns - done)
             assert len(run.ledger()) == turns - done
+    replay(home).expect_same()
+
+
+@in_trio
+async def test_a_fork_of_a_run_with_runs_below_it_at_each_step(tmp_path: Path) -> None:
+    """The fork has no child of the other run: it splits again, or its model hears of it, and its
+    own turns before the step are not made again."""
+    home = tmp_path / "home"
+    async with opened(home, [answers(2)]) as world:
+        other = await world.spawn(splitter(), task="all", workdir=tmp_path)
+        await other.wait()
+        theirs = [child.run_id for child in other.children()]
+    markers: set[str] = set()
+    for state in states(home, other.run_id):
+        (owner,) = (n for n in state.owners if state.run_id(n) == other.run_id)
+        parts = state.owners[owner]
+        visits, position = parts.get(Visits), parts.get(Position)
+        done = visits.turn_calls if isinstance(visits, Visits) else 0
+        assert isinstance(position, Position)
+        markers.add(position.marker.value)
+        model = answers(2)
+        async with opened(home, [model]) as world:
+            run = await world.fork(other.run_id, at=state.step, workdir=tmp_path)
+            assert (await run.wait()).status == "complete"
+            own = [asked.ordinal for asked in model.asked if asked.run_id == run.run_id]
+            assert own[0] == done + 1
+            assert own == list(range(done + 1, done + 1 + len(own)))
+            below = [child.run_id for child in run.children()]
+            assert not set(below) & set(theirs)
+            assert {asked.run_id for asked in model.asked} == {run.run_id, *below}
+            assert run.total().runs == 1 + len(below)
+            assert [child.run_id for child in world.run(other.run_id).children()] == theirs
+    assert "fan_out_waiting" in markers
     replay(home).expect_same()
 
 
