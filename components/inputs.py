@@ -150,6 +150,8 @@ class Delivered(_Input, tag="delivered"):
     retry_after_ms: int | None = None
     charged: bool = True
     """False when nothing was sent: the attempt does not count."""
+    refused: bool = False
+    """This host may not send it there."""
 
 
 class Pause(_Input, tag="pause"):

@@ -29,8 +29,8 @@ class Delivery(Part):
     flags: Flags
     output: Output | None = None
     state: str = "sent"
-    """sent (an attempt is outside), waiting (for its next attempt), delivered, failed or held
-    (its run came from another home)."""
+    """sent (an attempt is outside), waiting (for its next attempt), refused (this host may not send
+    it there, another may), delivered, failed or held (its run came from another home)."""
     attempt: int = 1
     """Counts the attempts at it, lost ones included."""
     epoch: int = 0
@@ -44,6 +44,11 @@ class Delivery(Part):
         """The receiver has not confirmed it, and nobody gave it up."""
         return self.state in ("sent", "waiting")
 
+    @property
+    def is_owed(self) -> bool:
+        """It is open, or another host may send it."""
+        return self.is_open or self.state == "refused"
+
 
 class Outbox(Component):
     """A run's deliveries, oldest first."""
@@ -54,6 +59,11 @@ class Outbox(Component):
     def is_open(self) -> bool:
         """Something of it has yet to arrive."""
         return any(delivery.is_open for delivery in self.items)
+
+    @property
+    def is_owed(self) -> bool:
+        """Something of it may arrive yet, if from another host."""
+        return any(delivery.is_owed for delivery in self.items)
 
 
 def delivery_id(run_id: str, generation: int) -> str:

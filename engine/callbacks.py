@@ -144,7 +144,8 @@ class HttpCallbacks:
 def _private(url: str, where: str) -> str:
     return (
         f"callback_url {shown_url(url)} leads to {where}, which is not on the public internet; "
-        "allow it with callbacks=leviath.HttpCallbacks(allow_private=True)"
+        "allow it with callbacks=leviath.HttpCallbacks(allow_private=True), or in lev with "
+        "--allow-private-callbacks"
     )
 
 

@@ -199,7 +199,7 @@ def _owing(unit: Unit) -> dict[int, bool]:
         status, effects, box = parts.get(Status), parts.get(Effects), parts.get(Outbox)
         if isinstance(status, Status) and status.status.is_ended:
             outside = isinstance(effects, Effects) and bool(effects.items)
-            owing[n] = outside or (isinstance(box, Outbox) and box.is_open)
+            owing[n] = outside or (isinstance(box, Outbox) and box.is_owed)
     return owing
 
 

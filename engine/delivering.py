@@ -51,7 +51,8 @@ class DeliverJob:
             with trio.fail_after(CALLBACK_TIMEOUT_MS / 1_000):
                 answer = await self.outside.callbacks.post(url, headers, body)
         except CallbackRefused as error:
-            self._post(str(error))
+            # Another host may be allowed to: it stays owed.
+            self._post(str(error), refused=True)
         except trio.TooSlowError:
             self._post(f"no answer within {CALLBACK_TIMEOUT_MS:,} ms", retryable=True)
         except BaseException as error:

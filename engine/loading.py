@@ -285,7 +285,7 @@ def _classify(row: dict[type[Component], Component], owner: int, loaded: Loaded)
     if status.status.is_ended:
         loaded.ended.add(owner)
         outbox = row.get(Outbox)
-        owes = isinstance(outbox, Outbox) and outbox.is_open
+        owes = isinstance(outbox, Outbox) and outbox.is_owed
         if effects.items or owes:
             loaded.in_flight.append(owner)
     elif status.status in (RunStatus.STARTING, RunStatus.RUNNING) or any(

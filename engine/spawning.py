@@ -216,7 +216,7 @@ def _check_tools(blueprint: Blueprint, offering: Offering) -> None:
         needed, has = "; ".join(missing), ", ".join(sorted(known))
         raise SpawnError(
             f"{blueprint.name} needs tools that this world was not opened with: {needed}. "
-            f"Pass them to open_world(tools=...); it has {has}",
+            f"Pass them to open_world(tools=...), or to lev with --tools; it has {has}",
             missing=missing,
         )
 

@@ -238,7 +238,7 @@ class Stepper:
         if not Run(self.world, n).status.is_ended or self.world.get(n, Effects).items:
             return False
         box = self.world.find(n, Outbox)
-        return (box is None or not box.is_open) and not self.world.trees.has_work_below(n)
+        return (box is None or not box.is_owed) and not self.world.trees.has_work_below(n)
 
     def next_due_ms(self, world_ms: int) -> int | None:
         """World time of the next deadline of a run or a breaker; now, while trees move on."""

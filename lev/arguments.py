@@ -334,6 +334,8 @@ def _fork(to: argparse.ArgumentParser) -> None:
     to.add_argument("--source", metavar="PATH", help=text)
     text = "go on with the blueprint of that folder or manifest"
     to.add_argument("--blueprint", metavar="PATH", help=text)
+    text = "tools that the blueprint of --blueprint names, as for `lev host`; may be repeated"
+    to.add_argument("--tools", metavar="MODULE:ATTR", action="append", default=[], help=text)
     to.add_argument("--key", default="", help="fork nothing if a run with this key exists")
     _json(to)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOVING: Final = frozenset({"starting", "running"})
 """Statuses in which a run goes on without a person. Retries and backoffs are ``running``, too."""
+WORKING_WAITS: Final = frozenset({"fan_out_workers", "children"})
+"""What a run waits for that is no person."""
 STALL_LOOK_S: Final = 1.0
 _MOVES: Final = ("StatusChanged", "Ended", "WebhookDelivered", "WebhookFailed")
 
@@ -82,6 +84,10 @@ def is_moving(run: RunHandle) -> bool:
         return False
     if status.status.is_ended:
         return any(delivery.is_open for delivery in run.deliveries())
+    if status.waiting is not None and status.waiting.reason in WORKING_WAITS:
+        # Others work for it; where one of them waits for a person, so does this one.
+        below = run.children()
+        return status.status.wire() == "waiting_input" and any(map(is_moving, below))
     return status.status.wire() in MOVING
 
 

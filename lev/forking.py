@@ -17,8 +17,9 @@ from leviath.components.progress import Cost
 from leviath.engine.forking import origin_of
 from leviath.engine.redaction import Redactor, credentials
 from leviath.engine.world import open_world
+from leviath.lev.adapters import tools_of
 from leviath.lev.homes import home_of
-from leviath.lev.text import home_option, note, show
+from leviath.lev.text import home_option, note, plural, show
 from leviath.persistence.redo import decode_part
 
 if TYPE_CHECKING:
@@ -48,10 +49,12 @@ def fork(arguments: argparse.Namespace) -> int:
         print(json.dumps(document, ensure_ascii=False, indent=2))
         return 0
     show([run_id])
-    unknown = f" + unknown for {unpriced} calls" if unpriced else ""
+    unknown = f" + unknown for {plural(unpriced, 'call')}" if unpriced else ""
+    option = home_option(arguments.home)
     note(
         f"forked from {origin.run_id} after step {arguments.at}, which had cost "
-        f"${usd_text(nano)}{unknown} by then; drive it with `lev host{home_option(arguments.home)}`"
+        f"${usd_text(nano)}{unknown} by then; drive it with `lev host{option}` and what it needs: "
+        "--script or --providers, --tools"
     )
     return 0
 
@@ -59,7 +62,7 @@ def fork(arguments: argparse.Namespace) -> int:
 async def _fork(
     home: Path, source: Path, run_id: str, workdir: Path, arguments: argparse.Namespace
 ) -> str:
-    async with open_world(home, drive=False) as world:
+    async with open_world(home, tools=tools_of(arguments), drive=False) as world:
         handle = await world.fork(
             run_id,
             at=arguments.at,

@@ -90,7 +90,8 @@ def _summary(world: OpenWorld, option: str) -> list[str]:
         lines.append(f"+{len(rows) - WAITING_SHOWN_MAX} more: lev ps{option}")
     if setup:
         lines.append(
-            f"give the provider: lev host{option} --script FILE, or --providers MODULE:ATTR"
+            f"give what is missing: lev host{option} with --script FILE, --providers MODULE:ATTR "
+            "or --tools MODULE:ATTR"
         )
     lines.append(f"what settles one: lev show{option} RUN")
     return lines

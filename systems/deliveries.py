@@ -52,7 +52,7 @@ def announce(run: Run, tick: Tick) -> None:
         attempt=0,
     )
     box = run.find(Outbox) or Outbox()
-    settled = [old for old in box.items if not old.is_open][: -(DELIVERIES_KEPT - 1)]
+    settled = [old for old in box.items if not old.is_owed][: -(DELIVERIES_KEPT - 1)]
     kept = tuple(old for old in box.items if old not in settled)
     run.put(Outbox((*kept, delivery)))
     _send(run, tick, delivery)
@@ -113,7 +113,9 @@ def _failed(run: Run, tick: Tick, delivery: Delivery, item: Delivered) -> None:
     policy = run.world.policy
     counted = delivery.attempt if item.charged else delivery.attempt - 1
     retry_in_ms: int | None = None
-    if item.retryable and counted < policy.deliver_attempts_max:
+    if item.refused:
+        counted = delivery.attempt - 1
+    elif item.retryable and counted < policy.deliver_attempts_max:
         doublings = min(max(counted - 1, 0), 30)
         span_ms = min(policy.deliver_base_ms << doublings, policy.deliver_max_ms)
         subject = f"{run.run_id}:{delivery.number}"
@@ -125,7 +127,7 @@ def _failed(run: Run, tick: Tick, delivery: Delivery, item: Delivered) -> None:
         run,
         replace(
             delivery,
-            state="waiting" if waits else "failed",
+            state="refused" if item.refused else "waiting" if waits else "failed",
             attempt=counted,
             due_ms=0 if retry_in_ms is None else tick.now.world_ms + retry_in_ms,
             answer=item.answer,
@@ -163,7 +165,7 @@ def settle_deliveries(run: Run, tick: Tick) -> None:
     box = run.find(Outbox)
     epoch = run.world.get(WORLD_OWNER, Counters).epoch
     for delivery in () if box is None else box.items:
-        lost = delivery.state == "sent" and delivery.epoch != epoch
+        lost = delivery.state in ("sent", "refused") and delivery.epoch != epoch
         if lost or (delivery.state == "waiting" and not delivery.due_ms):
             _send(run, tick, delivery)
 
@@ -171,10 +173,10 @@ def settle_deliveries(run: Run, tick: Tick) -> None:
 def hold_deliveries(run: Run) -> None:
     """The run came from another home, whose host may be telling its address at this moment."""
     box = run.find(Outbox)
-    if box is not None and box.is_open:
+    if box is not None and box.is_owed:
         why = "held: the run was brought in from another home"
         held = tuple(
-            replace(item, state="held", due_ms=0, answer=why) if item.is_open else item
+            replace(item, state="held", due_ms=0, answer=why) if item.is_owed else item
             for item in box.items
         )
         run.put(Outbox(held))

@@ -142,7 +142,7 @@ def take_release(run: Run, tick: Tick, item: Release) -> None:
         tick.acks.append(Ack(item.ticket, run.n, run.run_id, "run_conflict", message))
         return
     box = run.find(Outbox)
-    if box is not None and box.is_open:
+    if box is not None and box.is_owed:
         message = (
             f"{run.run_id} has not told its callback address of its ending yet; try again later"
         )

@@ -14,12 +14,12 @@ from leviath.components.events import HomeOpened
 from leviath.components.marker import MOVES, Marker
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
-from leviath.components.status import Status
+from leviath.components.status import Status, Waiting
 from leviath.components.world_facts import Counters, Offer
 from leviath.systems import slots, stages, tools
 from leviath.systems.deliveries import settle_deliveries
 from leviath.systems.inference import charge_interrupted, give_up
-from leviath.systems.moves import move, progressed, set_marker, touch
+from leviath.systems.moves import move, park, progressed, set_marker, touch
 from leviath.systems.spawning import gather
 from leviath.systems.views import view_of
 
@@ -78,10 +78,23 @@ def wake_set_up(run: Run, tick: Tick) -> None:
     if status.status is not RunStatus.WAITING_INPUT:
         return
     if run.find(Turn) is not None:
-        if not tools.lacking_tools(run):
+        lacking = tools.lacking_tools(run)
+        if lacking:
+            _wait_for(run, tick, tools.missing_tools(lacking))
+        else:
             tools.go_on(run, tick)
-    elif stages.refresh_candidates(run) and not view_of(run).missing:
-        move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="set-up is back")
+    elif stages.refresh_candidates(run):
+        lacking = view_of(run).missing
+        if lacking:
+            # Its provider is here; what it waits for now is another thing, and so is the remedy.
+            _wait_for(run, tick, tools.missing_tools(lacking))
+        else:
+            move(run, tick, RunStatus.RUNNING, Marker.ready_to_infer, why="set-up is back")
+
+
+def _wait_for(run: Run, tick: Tick, waiting: Waiting) -> None:
+    if run.get(Status).waiting != waiting:
+        park(run, tick, waiting)
 
 
 def take_settle(world: World, tick: Tick, caches: Caches, settle: Settle) -> None:

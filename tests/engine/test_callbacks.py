@@ -396,9 +396,30 @@ async def test_a_name_that_leads_to_a_private_address_is_never_met(
     callbacks = HttpCallbacks(resolve=resolve)
     async with opened(tmp_path / "home", [Counting("x")], callbacks=callbacks) as world:
         run = await ended(world, "https://receiver.test/hook?key=hidden", workdir=tmp_path)
-        assert await settled(run) == "failed"
+        assert await settled(run) == "refused"
         answer = run.deliveries()[-1].answer
     assert found[-1] in answer and "hidden" not in answer
+
+
+@in_trio
+async def test_what_one_host_may_not_send_is_left_to_one_that_may(tmp_path: Path) -> None:
+    """A run was told to call an address here; the next host is not allowed to, the one after is."""
+    home, clock = tmp_path / "home", ManualClock()
+    async with receiving(503) as receiver:
+        async with opened(home, [Counting("x")], callbacks=LOCAL, clock=clock) as world:
+            run = await ended(world, receiver.url, workdir=tmp_path)
+            await until(lambda: run.deliveries()[-1].state == "waiting")
+        async with opened(home, [Counting("x")], clock=clock) as world:
+            run = world.run(run.run_id)
+            assert await settled(run, clock) == "refused"
+            assert "--allow-private-callbacks" in run.deliveries()[-1].answer
+            with pytest.raises(RunConflict, match="has not told its callback address"):
+                await run.forget()
+            await pass_time(clock, 2 * CUT_INTERVAL_MS)
+        async with opened(home, [Counting("x")], callbacks=LOCAL, clock=clock) as world:
+            run = world.run(run.run_id)
+            await until(lambda: run.deliveries()[-1].state == "delivered", clock)
+    assert [request.headers["x-leviath-attempt"] for request in receiver.got] == ["1", "2"]
 
 
 @in_trio

@@ -122,7 +122,7 @@ def test_without_its_provider_a_run_waits_and_says_what_helps(place: Place) -> N
     hosted = place.lev("host")
     assert hosted.code == 0
     assert "1 run left" in hosted.out
-    assert "give the provider: lev host" in hosted.out
+    assert "give what is missing: lev host" in hosted.out
     again = place.lev("host", "--script", str(place.path / "replies.toml"))
     assert again.code == 0
     assert again.out == "nothing is left to drive\n"
