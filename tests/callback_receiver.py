@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 import trio
+from engine_worlds import one, until
 
-from leviath.engine.callbacks import CallbackAnswer
+from leviath.engine.callbacks import CallbackAnswer, HttpCallbacks
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncGenerator, Mapping
+
+    from leviath.engine.clock import ManualClock
+    from leviath.engine.run_handle import RunHandle
+
+
+SECRET = "a secret of the receiver"
+LOCAL = HttpCallbacks(allow_private=True)
+AGENT = one(name="teller")
 
 
 class Request(NamedTuple):
@@ -126,3 +135,18 @@ async def receiving(
         await nursery.start(receiver.serve, tls)
         yield receiver
         nursery.cancel_scope.cancel()
+
+
+async def ended(world: Any, url: str, **more: Any) -> RunHandle:
+    """A run that has ended, and whose address is to hear of it."""
+    more.setdefault("callback_secret", SECRET)
+    agent = more.pop("agent", AGENT)
+    run: RunHandle = await world.spawn(agent, task="t", callback_url=url, **more)
+    await run.wait()
+    return run
+
+
+async def settled(run: RunHandle, clock: ManualClock | None = None) -> str:
+    """The state of the run's newest delivery once that is no longer open."""
+    await until(lambda: not run.deliveries()[-1].is_open, clock)
+    return run.deliveries()[-1].state
