@@ -336,7 +336,7 @@ class Host:
         return self.world.get(run, Identity)
 
     def _name(self, run: int) -> str:
-        return self.world.run_id(run) if run in self.world else str(run)
+        return self.world.run_id(run) if run and run in self.world else str(run)
 
     # --- becoming durable -----------------------------------------------------------------------
 

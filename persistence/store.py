@@ -72,6 +72,10 @@ if TYPE_CHECKING:
 __all__ = ["RunSummary", "StepRecord", "Store"]
 
 
+_BUSY_TIMEOUT_MS: Final = 30_000
+"""How long a writer waits for others: SQLite hands the file to whoever asks next, not in turn."""
+
+
 class Store(StoreReader):
     """A store of runs. Belongs to one thread at a time; other processes open their own.
 
@@ -138,6 +142,7 @@ class Store(StoreReader):
     def _prepared(cls, db: Connection, path: str, now_ms: Callable[[], int] | None) -> Self:
         try:
             with translated(path, db):
+                db.set_busy_timeout(_BUSY_TIMEOUT_MS)
                 db.pragma("foreign_keys", True)
                 migrate(db, path)
                 if path != ":memory:":
@@ -185,7 +190,7 @@ class Store(StoreReader):
     def batch(self) -> Generator[Self]:
         """Make everything inside durable together: one commit for all of it, or none of it.
 
-        Other writers wait meanwhile, for five seconds at most. Within another batch it is part of
+        Other writers wait meanwhile, for thirty seconds at most. Within another batch it is part of
         that one. Raises what the block raises, and DiskFull or StorageError from the commit.
         """
         if self._is_open:

@@ -19,6 +19,7 @@ from leviath.components.identity import Forked, Identity, Imported, Launch, Tree
 from leviath.components.marker import Marker
 from leviath.components.outbox import Outbox
 from leviath.components.parts import DECODERS, WORLD_OWNER
+from leviath.components.people import Prompts
 from leviath.components.progress import (
     Clock,
     Cost,
@@ -36,11 +37,13 @@ from leviath.systems import regions, stages
 from leviath.systems.joins import interrupt
 from leviath.systems.moves import clock_runs, move, progressed, touch
 from leviath.systems.opening import rest_run, settle_run
+from leviath.systems.prompts import POINT
 from leviath.systems.run import Ack, Run
 from leviath.systems.spawning import mint, window_tokens
 
 if TYPE_CHECKING:
     from leviath.components.base import Component
+    from leviath.components.blueprint import StageSpec
     from leviath.components.inputs import Fork
     from leviath.systems.caches import Caches
     from leviath.systems.run import Tick
@@ -69,10 +72,14 @@ def take_fork(world: World, tick: Tick, caches: Caches, fork: Fork) -> None:
     counters = world.get(WORLD_OWNER, Counters)
     ordinal = counters.ordinal + 1
     run_id = fork.run_id or mint(world, fork.agent_name, ordinal, tick.now.wall_ms)
-    world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     position, launch = parts.get(Position), parts[Launch]
     assert isinstance(launch, Launch)
     _begin_anew(world, tick, fork, parts, run_id, ordinal)
+    if not _instructions_fit(world, fork, parts):
+        refused = "the instructions of its stage do not fit their region; shorten them"
+        tick.acks.append(Ack(fork.ticket, 0, fork.source_run_id, "spawn", refused))
+        return
+    world.put(WORLD_OWNER, replace(counters, ordinal=ordinal))
     world.admit(ordinal, parts.values())
     run = Run(world, ordinal)
     if launch.blueprint != fork.blueprint:
@@ -90,14 +97,56 @@ def _refusal(world: World, fork: Fork, parts: _Parts) -> str:
         return f"{fork.source_run_id} had ended by step {fork.step}; fork it at an earlier one"
     if fork.run_id and fork.run_id in world.by_run_id:
         return f"a run called {fork.run_id} exists already; leave the id out to have one made"
+    prompts = parts.get(Prompts)
+    if isinstance(prompts, Prompts) and prompts.held:
+        return (
+            f"{fork.source_run_id} had an answer that it had not used yet at step {fork.step}, and "
+            "answers are not the fork's; fork it at an earlier step, or at a later one"
+        )
     if isinstance(stage, Stage) and stage.name:
-        names = [spec.name for spec in world.blueprints[fork.blueprint].stages]
+        specs = world.blueprints[fork.blueprint].stages
+        names = [spec.name for spec in specs]
+        if stage.name in names and not _has_point(specs[names.index(stage.name)], stage, prompts):
+            return (
+                f"{fork.source_run_id} was asking a point of its blueprint at step {fork.step}, "
+                "and the new blueprint has another one or none there; fork it at an earlier step"
+            )
         if stage.name not in names:
             return (
                 f"{fork.source_run_id} was in stage {stage.name!r} at step {fork.step}, and the "
                 f"blueprint has none of that name; it has {', '.join(names)}"
             )
     return ""
+
+
+def _has_point(spec: StageSpec, stage: Stage, prompts: Component | None) -> bool:
+    """Whether a point that is being asked is one of this stage, at the same place."""
+    items = prompts.items if isinstance(prompts, Prompts) else ()
+    asked = [prompt.name for prompt in items if prompt.kind == POINT]
+    points = [point.name for point in spec.points[stage.points_done :]]
+    return not asked or points[:1] == asked[:1]
+
+
+def _instructions_fit(world: World, fork: Fork, parts: _Parts) -> bool:
+    """Whether what the blueprint tells the model of the run's stage fits where it is kept."""
+    stage, context = parts.get(Stage), parts.get(Context)
+    if not isinstance(stage, Stage) or not stage.name or not isinstance(context, Context):
+        return True
+    region = context.region(regions.INSTRUCTIONS)
+    words = world.blueprints[fork.blueprint].stages[stage.index].instructions
+    return region is None or regions.entry_of(inline(words)).tokens <= region.max_tokens
+
+
+def _own_questions(parts: _Parts, run_id: str) -> None:
+    """The fork asks what the other run asked, under ids of its own; what people allowed the other
+    run, they allowed it alone."""
+    known = parts.get(Prompts)
+    if isinstance(known, Prompts):
+        items = tuple(
+            replace(prompt, id=f"{run_id}.{prompt.id.rpartition('.')[2]}", attempt=1)
+            for prompt in known.items
+        )
+        parts[Prompts] = Prompts(known.counter, items)
 
 
 def _begin_anew(
@@ -115,6 +164,7 @@ def _begin_anew(
     tree = parts.get(Tree)
     cap = tree.max_child_depth - tree.depth if isinstance(tree, Tree) else 0
     parts[Tree] = Tree(0, None, 0, max(0, cap), ordinal)
+    _own_questions(parts, run_id)
     parts[Identity] = Identity(run_id, ordinal, fork.agent_name, fork.agent_path, fork.key)
     parts[Launch] = replace(
         launch,
