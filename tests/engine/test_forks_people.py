@@ -75,8 +75,11 @@ async def test_what_people_allowed_the_other_run_a_fork_asks_about(tmp_path: Pat
         own = Ships()
         async with opened(home, [script()], tools=[own.tool()]) as world:
             fork = await world.fork(run.run_id, at=step, workdir=tmp_path)
-            row = fork.row
-            await until(lambda row=row: world.questions() or row().status == "complete")
+
+            async def rests(world: Any = world, fork: Any = fork) -> None:
+                await until(lambda: world.questions() or fork.row().status == "complete")
+
+            await rests()
             for open_question in world.questions():
                 assert open_question.run_id == fork.run_id
                 assert open_question.id not in asked
