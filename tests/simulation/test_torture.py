@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import leviath.simulation
 from leviath.components.errors import ConfigError
 from leviath.engine.file_thread import file_digest
 from leviath.engine.tools import builtin_tools
@@ -27,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_bundled_demonstration_is_the_one_that_is_shown() -> None:
-    bundled = read_folder(ROOT / "simulation" / "demo")
+    # Where it is installed: beside the modules, in a checkout as in a wheel.
+    bundled = read_folder(Path(leviath.simulation.__file__).parent / "demo")
     shown = read_folder(ROOT / "examples" / "demo")
     assert bundled == {name: shown[name] for name in bundled}
     assert set(shown) - set(bundled) == {"expected.txt", "run.py"}
