@@ -34,6 +34,8 @@ CHOICE_CHARS_MAX: Final = 512
 """An option is shown on a line or two."""
 DOCUMENT_BYTES_MAX: Final = 1 * MIB
 """A document that a person reviews or edits, before and after."""
+REASON_BYTES_MAX: Final = 16 * KIB
+"""Why a person says no: stands in one result with the no, and is no document."""
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 """A message enters the prompt; larger material belongs in a file."""
 REGION_INPUT_BYTES_MAX: Final = 4 * MIB

@@ -13,7 +13,7 @@ from leviath.components.marker import Marker
 from leviath.components.people import Prompts
 from leviath.components.status import Status
 from leviath.engine import arguments
-from leviath.engine.limits import DOCUMENT_BYTES_MAX
+from leviath.engine.limits import DOCUMENT_BYTES_MAX, REASON_BYTES_MAX
 from leviath.systems.answers import SCOPES
 
 if TYPE_CHECKING:
@@ -126,8 +126,23 @@ def answer_input(
     word = arguments.one_of("scope", scope, SCOPES)
     verdict = "" if approved is None else ("yes" if approved else "no")
     index = -1 if choice is None else choice
-    given = {} if text is None else {"text": texts.intern(text)}
+    given: dict[str, Text] = {}
+    if text is not None:
+        given["text"] = _words(texts, text, approved=approved)
     label = texts.label(name)
     return lambda ticket: Answered(
         n, label, verdict, index, scope=word, ticket=ticket, actor=actor, **given
     )
+
+
+def _words(texts: Texts, text: str, *, approved: bool | None) -> Text:
+    """The text of an answer. Beside a verdict it is kept within the record, where the step can put
+    it into one sentence with that. Raises ConfigError for a reason that is too long for that."""
+    if approved is None:
+        return texts.intern(text)
+    size = len(text.encode("utf-8", "replace"))
+    if not approved and size > REASON_BYTES_MAX:
+        raise ConfigError(
+            f"the reason of a no has {size:,} bytes, {REASON_BYTES_MAX:,} are allowed; shorten it"
+        )
+    return texts.intern(text, inline_bytes_max=REASON_BYTES_MAX)

@@ -88,6 +88,8 @@ def _fault(run: Run, prompt: Prompt, ask: Answered) -> str:
         return f"scope {quoted(ask.scope)} is none of {', '.join(SCOPES)}"
     if ask.scope != "once" and (prompt.kind != prompts.APPROVAL or ask.verdict != "yes"):
         return f"{which}: only a yes to an approval has a scope beyond once"
+    if ask.verdict and ask.choice >= 0:
+        return f"{which} takes yes or no or a choice, not both"
     if ask.choice >= len(prompt.choices):
         return f"{which} has choices 0 to {len(prompt.choices) - 1}, not {ask.choice}"
     return _missing(run, prompt, ask, which)
@@ -104,6 +106,18 @@ def _missing(run: Run, prompt: Prompt, ask: Answered, which: str) -> str:
         chosen = prompt.choices[ask.choice].body
         if chosen in people.point_under(run).edit_options and ask.text.is_empty:
             return f"{which}: {quoted(chosen)} needs the new document as text"
+    return _unfit_words(prompt, ask, which)
+
+
+def _unfit_words(prompt: Prompt, ask: Answered, which: str) -> str:
+    """What is wrong with the words beside a yes or a no."""
+    if not ask.verdict or ask.text.is_empty or not prompt.call_id:
+        return ""
+    if ask.verdict == "yes" and prompt.kind in (prompts.APPROVAL, prompts.UNKNOWN):
+        return f"{which}: a yes takes no text, since nobody would read it; send the run a message"
+    if ask.text.digest and not (prompt.kind == "edit" and ask.verdict == "yes"):
+        size = f"{ask.text.size_bytes:,} bytes"
+        return f"{which}: the words beside a {ask.verdict} are too long ({size}); shorten them"
     return ""
 
 
@@ -167,15 +181,19 @@ def _result(prompt: Prompt, ask: Answered) -> Text:
         case "confirm":
             return inline(ask.verdict)
         case "review":
-            if ask.verdict == "yes":
-                return people.text_or(ask.text, "approved")
-            return people.text_or(ask.text, "not approved")
+            return _said("approved" if ask.verdict == "yes" else "not approved", ask.text)
+        case "edit" if ask.verdict == "no":
+            return _said("not accepted", ask.text)
         case "edit":
-            if ask.text.is_empty:
-                return inline("unchanged" if ask.verdict == "yes" else "not accepted")
-            return ask.text
+            return people.text_or(ask.text, "unchanged")
         case _:
             return ask.text
+
+
+def _said(verdict: str, words: Text) -> Text:
+    """A verdict with the words beside it, which never stand alone: they could be taken for it."""
+    assert not words.digest, "words beside a verdict travel with their record"
+    return inline(verdict if words.is_empty else f"{verdict}: {words.body}")
 
 
 def _grant(run: Run, tick: Tick, prompt: Prompt, ask: Answered) -> list[Call]:

@@ -289,19 +289,21 @@ def apply_verdict(
             run,
             tick,
             call,
-            inline(f"[may have happened] {text}"),
+            _with_words(f"[may have happened] {text}", words),
             is_error=False,
             note="taken as done",
         )
     else:
         text = f"[error] {ask.actor} denied this call of {call.tool}"
-        said = inline(f"{text}: {words.body}" if words.body else text)
-        # Words that are kept by digest stand for themselves.
-        said = words if words.digest else said
+        said = _with_words(text, words)
         tools.settle(run, tick, call, said, is_error=True, note="denied")
     touch(run, tick, urgent=True)
     if run.status is not RunStatus.PAUSED:
         tools.go_on(run, tick)
+
+
+def _with_words(text: str, words: Text) -> Text:
+    return inline(f"{text}: {words.body}" if words.body else text)
 
 
 def fail_stage(run: Run, tick: Tick, message: str, cause: str = "") -> None:

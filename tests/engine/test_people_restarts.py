@@ -105,3 +105,44 @@ def test_profiles_that_contradict_themselves_are_refused() -> None:
     ):
         with pytest.raises(leviath.ConfigError, match="profile 'p'"):
             check_profiles({"p": profile})
+
+
+class Remembering:
+    """A provider that keeps its requests; the inner one answers them."""
+
+    name = "scripted"
+
+    def __init__(self, *replies: Any) -> None:
+        self.inner = leviath.Scripted.of(*replies)
+        self.requests: list[leviath.InferenceRequest] = []
+
+    async def infer(
+        self, request: leviath.InferenceRequest, on_text: Any
+    ) -> leviath.InferenceReply:
+        self.requests.append(request)
+        return await self.inner.infer(request, on_text)
+
+
+def test_a_reason_that_is_longer_than_reasons_are_is_refused_before_it_enters(
+    tmp_path: Path,
+) -> None:
+    provider = Remembering(leviath.tool_call("edit_document", content="old"), "Done.")
+    agent = leviath.parse_blueprint(
+        '[stages.main]\navailable_tools = ["edit_document"]\n'
+        'model = { provider = "scripted", model = "any" }\n',
+        where="editor",
+    )
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with leviath.open_world(tmp_path / "home", providers=[provider]) as world:
+                run = await world.spawn(agent, workdir=tmp_path)
+                question = await asked(world)
+                with pytest.raises(leviath.ConfigError, match="reason of a no has 16,385 bytes"):
+                    await run.answer(question.id, approved=False, text="x" * 16_385)
+                await run.answer(question.id, approved=False, text="x" * 16_384)
+                await run.wait()
+
+    trio.run(main)
+    said = [message.text for message in provider.requests[1].messages if message.role == "tool"]
+    assert said == ["not accepted: " + "x" * 16_384]
