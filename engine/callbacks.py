@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import socket
 import ssl
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import SplitResult, urlsplit
@@ -101,15 +102,12 @@ class HttpCallbacks:
 
     def refuse(self, url: str) -> None:
         """Raise CallbackRefused for what is no address, or plainly a private one."""
-        parts = _split(url)
-        host = parts.hostname or ""
-        if not self._allow_private and host.rstrip(".").lower() == "localhost":
+        host = _ascii_host(_split(url))
+        numeric = _numeric(host)
+        if numeric is not None:
+            self._check(url, numeric)
+        elif not self._allow_private and (host == "localhost" or host.endswith(".localhost")):
             raise CallbackRefused(_private(url, host))
-        try:
-            numeric = ipaddress.ip_address(host)
-        except ValueError:
-            return
-        self._check(url, str(numeric))
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> CallbackAnswer:
         """Resolve the host, look at every address, connect to the first that answers, and ask."""
@@ -175,6 +173,25 @@ def _split(url: str) -> SplitResult:
             "signature instead: pass callback_secret"
         )
     return parts
+
+
+def _ascii_host(parts: SplitResult) -> str:
+    """The host as a resolver takes it: full-width digits and dots made plain, without a last dot.
+
+    The parts have passed _split.
+    """
+    host = parts.hostname or ""
+    return (host if ":" in host else host.encode("idna").decode()).removesuffix(".").lower()
+
+
+def _numeric(host: str) -> str | None:
+    """The address that a host spells, None for a name. Resolvers read ``127.1``, ``0x7f.1``,
+    ``017700000001`` and ``2130706433`` as addresses, too."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    with contextlib.suppress(OSError):
+        return socket.inet_ntoa(socket.inet_aton(host))
+    return None
 
 
 def _is_plain(url: str) -> bool:

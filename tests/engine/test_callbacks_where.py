@@ -30,7 +30,11 @@ TLS = Path(__file__).parents[1] / "golden" / "tls"
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
         *("0.0.0.0", "224.0.0.1", "255.255.255.255", "[::1]", "[::]", "[fe80::1]", "[fc00::1]"),
         *("[::ffff:127.0.0.1]", "[::ffff:a9fe:a9fe]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"),
-        *("[ff02::1]", "localhost", "LOCALHOST", "localhost."),
+        *("[ff02::1]", "localhost", "LOCALHOST", "localhost.", "a.localhost", "A.LocalHost."),
+        *("127.1", "127.0.1", "0x7f.1", "0x7f000001", "2130706433", "017700000001", "0", "10.1"),
+        *("127.0.0.1.", "127.1.", "0xa9fea9fe", "0x7f.0x0.0x0.0x1", "[::ffff:7f00:1]"),
+        *("[::127.0.0.1]", "[fe80::1%25eth0]", "\uff11\uff12\uff17.1", "127\u30020\u30020\u30021"),
+        *("\uff4c\uff4f\uff43\uff41\uff4c\uff48\uff4f\uff53\uff54", "\u2460\u2461\u2466.1"),
     ],
 )
 @in_trio
@@ -42,7 +46,11 @@ async def test_a_private_address_is_refused_before_a_run_exists(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "host", ["93.184.215.14", "[2606:2800:21f:cb07:6820:80da:af6b:8b2c]", "[64:ff9b::5db8:d70e]"]
+    "host",
+    [
+        *("93.184.215.14", "[2606:2800:21f:cb07:6820:80da:af6b:8b2c]", "[64:ff9b::5db8:d70e]"),
+        *("0x5db8d70e", "localhost.example.org", "notlocalhost", "127.example.org", "1e3.org"),
+    ],
 )
 def test_a_public_address_is_fit(host: str) -> None:
     HttpCallbacks().refuse(f"https://{host}/hook")
