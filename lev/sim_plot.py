@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leviath.components.errors import StorageError
+from leviath.lev.sim_table import unpriced_calls
 from leviath.lev.stats_plot import check_plot_path
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _draw(report: Report, axes: Any) -> None:
     cost.plot(times, [sample.spent_nano_usd / 10**9 for sample in samples], color="#4c9a5a")
     if report.budget_nano_usd is not None:
         cost.axhline(report.budget_nano_usd / 10**9, linestyle=":", color="#c0392b")
-    cost.set_ylabel("USD")
+    cost.set_ylabel("USD, of calls with a price" if unpriced_calls(report) else "USD")
     cost.set_xlabel(unit)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _ROWS_MAX: Final = 24
 """Rows of the history that are shown, evenly picked; --json has all."""
 _CENT_NANO: Final = 10_000_000
+UNPRICED: Final = "unpriced"
 
 
 def wait_text(ms: int) -> str:
@@ -35,6 +36,24 @@ def cents(nano_usd: int) -> str:
     """Dollars with two decimals, rounded half up."""
     whole, part = divmod((nano_usd + _CENT_NANO // 2) // _CENT_NANO, 100)
     return f"{whole:,}.{part:02}"
+
+
+def money_text(nano_usd: int, calls: int, unpriced: int) -> str:
+    """What so many calls cost, of which some have no price: unknown is not zero."""
+    if not unpriced:
+        return cents(nano_usd)
+    return UNPRICED if unpriced == calls else f"at least {cents(nano_usd)}"
+
+
+def _spent(report: Report) -> tuple[str, bool]:
+    """The sum of all calls, and whether no call has a price."""
+    calls, unpriced = sum(row.calls for row in report.costs), unpriced_calls(report)
+    return money_text(report.spent_nano_usd, calls, unpriced), 0 < calls == unpriced
+
+
+def unpriced_calls(report: Report) -> int:
+    """Calls whose cost is unknown."""
+    return sum(row.unpriced for row in report.costs)
 
 
 def report_lines(report: Report) -> list[str]:
@@ -80,6 +99,7 @@ def _history(report: Report) -> list[str]:
         for word in report.statuses
         if any(sample.statuses[word] for sample in report.samples) or report.statuses[word]
     ]
+    spent, is_unpriced = _spent(report)
     rows = [["time", *words, "in slots", "want one", "wait p99", "turns", "errors", "USD"]]
     rows += [
         [
@@ -90,13 +110,12 @@ def _history(report: Report) -> list[str]:
             wait_text(sample.wait_p99_ms),
             f"{sample.turns:,}",
             f"{sample.errors:,}",
-            cents(sample.spent_nano_usd),
+            UNPRICED if is_unpriced else cents(sample.spent_nano_usd),
         ]
         for sample in samples
     ]
     final = [f"{report.statuses[word]:,}" for word in words]
     errors = f"{sum(report.errors.values()):,}"
-    spent = cents(report.spent_nano_usd)
     rows.append(["end", *final, "", "", "", f"{report.turns:,}", errors, spent])
     return table(rows, right=range(len(rows[0])))
 
@@ -129,7 +148,7 @@ def _costs(report: Report) -> list[str]:
             f"{row.prompt:,}",
             f"{row.cached:,}",
             f"{row.completion:,}",
-            cents(row.priced_nano_usd),
+            money_text(row.priced_nano_usd, row.calls, row.unpriced),
             f"{row.unpriced:,}",
         ]
         for row in report.costs
@@ -157,6 +176,10 @@ def _waits(waits: WaitRow) -> str:
 def _budget(report: Report) -> str:
     budget = usd_text(report.budget_nano_usd or 0)
     if report.budget_spent_ms is None:
+        unpriced = unpriced_calls(report)
+        if unpriced:
+            missing = f"{plural(unpriced, 'call')} without a price"
+            return f"whether the budget of ${budget} was enough is unknown: {missing}"
         return f"the budget of ${budget} was enough"
     return f"the budget of ${budget} was spent after {wait_text(report.budget_spent_ms)}"
 
@@ -183,7 +206,7 @@ def grid_lines(played: Sequence[tuple[Mapping[str, object], Report]]) -> list[st
                 *map(wait_text, waits),
                 f"{use // 10}.{use % 10} %",
                 f"{sum(report.errors.values()):,}",
-                cents(report.spent_nano_usd),
+                _spent(report)[0],
             ]
         )
     return table(rows, right=range(len(head)))

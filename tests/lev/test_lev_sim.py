@@ -11,7 +11,7 @@ import pytest
 
 from leviath.lev import cli
 from leviath.lev.sim_bar import Bar
-from leviath.lev.sim_table import cents, wait_text
+from leviath.lev.sim_table import cents, money_text, wait_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,38 @@ def test_the_table_says_what_a_planner_asks(plan: str, capsys: pytest.CaptureFix
         "digest: ",
     ):
         assert words in out.replace("1m00s", "60.0s"), (words, out)
+
+
+PRICES = PLAN[PLAN.index("[prices]") : PLAN.index("[tools.look]")]
+
+
+@pytest.mark.parametrize(
+    ("prices", "shown"),
+    [
+        ("", "unpriced"),
+        (PRICES.replace("3.00", "0").replace("15.00", "0"), "0.00"),
+    ],
+)
+def test_a_call_without_a_price_is_not_shown_as_free(
+    prices: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace(PRICES, prices))
+    assert cli.run(["sim", str(path)]) == 0
+    out = capsys.readouterr().out
+    money = [line.split()[-1] for line in out.splitlines() if line.lstrip()[:3] in ("0ms", "end")]
+    assert money == [shown, shown]
+    assert ("0.00" in out) == (shown == "0.00")
+    assert ("is unknown: 80 calls without a price" in out) == (not prices)
+    assert cli.run(["sim", str(path), "--sweep", "seed=1", "--processes", "1"]) == 0
+    assert capsys.readouterr().out.split()[-1] == shown
+
+
+@pytest.mark.parametrize(
+    ("unpriced", "shown"), [(0, "1.50"), (3, "at least 1.50"), (10, "unpriced")]
+)
+def test_a_sum_of_which_calls_are_missing_says_so(unpriced: int, shown: str) -> None:
+    assert money_text(1_500_000_000, 10, unpriced) == shown
 
 
 def test_the_document_is_one_and_the_same_for_a_seed(
