@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from leviath.components.changes import Gone
 from leviath.components.effects import Effects
-from leviath.components.inputs import Fork, Import, Spawn
+from leviath.components.inputs import Fork, Import, Pause, Spawn
 from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.status import Status
@@ -104,24 +104,37 @@ class Stepper:
         """Apply one input. What cannot be applied leaves nothing behind, and its caller hears
         so."""
         n = intake.owner_of(item)
-        if n not in self.world.live_rows or not (n or isinstance(item, Spawn | Import | Fork)):
+        world = self.world
+        hosted = n in world.live_rows and not world.is_leaving(n)
+        if not hosted or not (n or isinstance(item, Spawn | Import | Fork)):
             # Answered without a run, or about the world itself: a failure is one of the whole.
-            intake.take(self.world, tick, self.caches, item)
+            intake.take(world, tick, self.caches, item)
             return
-
+        if isinstance(item, Pause):
+            self._rest_first(tick, n)
         kind = type(item)
         name = kind.__name__
         if tick.guard(n, name, intake.FOR_RUN.get(kind, _take_any), self.caches, item):
             return
         ticket = getattr(item, "ticket", 0)
         if ticket:
-            known = n in self.world
+            known = n in world
             message = f"{name} could not be applied; this is a defect of leviath, please report it"
-            run_id = self.world.run_id(n) if known and n else ""
+            run_id = world.run_id(n) if known and n else ""
             tick.acks.append(Ack(ticket, n, run_id, "world", message))
-        if n in self.world:
+        if n in world:
             # Its outcome is used up: an effect that stayed would hold its slot for ever.
-            drop_effect(Run(self.world, n), getattr(item, "effect", 0))
+            drop_effect(Run(world, n), getattr(item, "effect", 0))
+
+    def _rest_first(self, tick: Tick, n: int) -> None:
+        """Let a run that is about to be paused go to where it rests: what arrived before it, in the
+        same step, is worked through as if it had had a step of its own."""
+        for _ in range(self.world.policy.rounds_max):
+            marker = self.world.marker(n)
+            system = None if marker is None else self.schedule.get(marker)
+            if system is None:
+                return
+            tick.guard(n, system.__name__, system)
 
     def _guard_of(self, tick: Tick, failures: list[tuple[int, str]]) -> Guard:
         """What runs one system over one run; when it raises, undoes it and ends the run's stage in
@@ -172,8 +185,10 @@ class Stepper:
 
     def _rounds(self, tick: Tick, failures: list[tuple[int, str]]) -> None:
         world = self.world
-        for _ in range(world.policy.rounds_max):
+        rounds = 0
+        while rounds < world.policy.rounds_max:
             moved = False
+            tree_moves = tick.tree_moves
             for marker, system in self.schedule.items():
                 queue = world.runs_with(marker)
                 if queue:
@@ -186,7 +201,10 @@ class Stepper:
                 moved = True
             if not moved:
                 return
-        rounds = world.policy.rounds_max
+            if tick.tree_moves == tree_moves:
+                # Others count by themselves: workers that end at once follow each other, and none
+                # of them, nor their parent, is in a loop.
+                rounds += 1
         message = f"the run moved {rounds} times within one step without a model call: a loop"
         for marker in self.schedule:
             for n in list(world.runs_with(marker)):

@@ -13,7 +13,7 @@ from leviath.engine.blueprints import check_spawnable, load_blueprint
 from leviath.lev.adapters import providers_of, tools_of
 from leviath.lev.text import many_lines, note, plural, shell_word, show, table
 from leviath.providers.scripted import Scripted
-from leviath.simulation import histories
+from leviath.simulation.acts import acts_of, told
 from leviath.simulation.checkers import INVARIANTS, NAMES
 from leviath.simulation.scenario import demo, scenario_of
 from leviath.simulation.torture import FaultAt, Phase, Torture, failing_call, history
@@ -240,12 +240,12 @@ class _Task:
     def repeat_history(self) -> int:
         """``--acts``: play the named acts of one seed, and tell each of them."""
         given = self._arguments
-        acts = histories.acts_of(given.seed)
+        acts = acts_of(given.seed)
         asked: list[int] = given.acts
         places = [place for place in asked if place < len(acts)]
         case = history(self._cast(), given.seed, plant=given.plant, places=places)
         for place in places:
-            print(f"{place}: {histories.told(acts[place])}")
+            print(f"{place}: {told(acts[place])}")
         if case.breach is None:
             print("nothing broken")
             return 0

@@ -14,6 +14,7 @@ from leviath.components.identity import Imported
 from leviath.components.progress import Cost
 from leviath.simulation.rebuild import rebuild
 from leviath.systems.invariants import broken
+from leviath.systems.slots import unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,6 +61,7 @@ _OF_SYSTEMS: Final = {
     "a run that waits for children has some to wait for": "stuck",
     "what the runs below a run cost is their sum": "totals",
     "every run that has not ended is owed something": "stuck",
+    "no worker at work counts as ended": "tree",
 }
 """Where the invariants of ``systems.invariants`` are counted; the others are ``rules``."""
 
@@ -97,6 +99,13 @@ def check_caches(world: World, caches: Caches) -> None:
     for name, value in live.items():
         if value != rebuilt[name]:
             raise Breached("caches", f"{name}: {value}, a load builds {rebuilt[name]}")
+
+
+def check_queues(world: World, caches: Caches, world_ms: int) -> None:
+    """Whoever waits for a model waits for a call that is outside, or for a time. Raises
+    Breached."""
+    for key in unwatched(world, caches, world_ms):
+        raise Breached("stuck", f"runs wait for a call of {'/'.join(key)}, and nothing wakes them")
 
 
 def check_totals(

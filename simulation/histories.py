@@ -1,8 +1,7 @@
 """Random histories: what a person, a model, a tool, a clock and a crash may do, in any order.
 
-A history is a seed: it says how many acts there are and what each of them is. Every act is a few
-numbers that mean something in any state, so any of them can be left out: a failing history is
-shrunk to the acts that it needs, and is told as the seed and their places.
+A history is a row of acts. What happens is held to every invariant, and in the end every run has to
+end. A failing history is shrunk to the acts that it needs: it is told as the seed and their places.
 """
 
 from __future__ import annotations
@@ -28,10 +27,13 @@ from leviath.components.inputs import (
     Resume,
     Spawn,
 )
+from leviath.components.parts import WORLD_OWNER
+from leviath.components.people import Prompts
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
 from leviath.components.text import inline
-from leviath.components.world_facts import Offer
+from leviath.components.world_facts import Counters, Offer
+from leviath.simulation.acts import acts_of
 from leviath.simulation.checkers import Breach, Breached, check_runs
 from leviath.simulation.model_host import ModelHost, Plants
 from leviath.simulation.outcomes import (
@@ -41,73 +43,24 @@ from leviath.simulation.outcomes import (
     delivered,
     failure,
     good,
+    told_by_person,
     tooled,
 )
-from leviath.systems.draw import splitmix64
+from leviath.systems.prompts import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leviath.components.inputs import Input
+    from leviath.components.people import Prompt
+    from leviath.simulation.acts import Act
     from leviath.simulation.torture_cast import Cast
 
 T = TypeVar("T")
 RUNS_MAX: Final = 6
-ACTS_MIN: Final = 6
-ACTS_MAX: Final = 40
 _ENDING_ROUNDS_MAX: Final = 400
 _LATE_MS: Final = (1, 1_000, 61_000, 700_000)
 _VERDICTS: Final = ("again", "done", "stop", "allow", "deny", "?")
-
-
-class Act(Struct, frozen=True):
-    """One thing that happens: a word of ``WORDS``, and numbers that it takes modulo what there
-    is."""
-
-    word: str
-    pick: int
-    more: int
-    flag: int
-
-
-_WEIGHTS: Final = (
-    ("spawn", 3),
-    ("reply", 15),
-    ("fail", 3),
-    ("tool", 9),
-    ("gather", 3),
-    ("find", 6),
-    ("deliver", 2),
-    ("late", 2),
-    ("control", 4),
-    ("message", 2),
-    ("decide", 3),
-    ("release", 1),
-    ("sleep", 3),
-    ("offer", 1),
-    ("crash", 3),
-    ("commit", 2),
-    ("cut", 2),
-)
-_TABLE: Final = tuple(word for word, weight in _WEIGHTS for _ in range(weight))
-WORDS: Final = tuple(word for word, _ in _WEIGHTS)
-
-
-def acts_of(seed: int) -> tuple[Act, ...]:
-    """The acts of a history."""
-    bits = splitmix64(seed)
-    count = ACTS_MIN + bits % (ACTS_MAX - ACTS_MIN + 1)
-    acts: list[Act] = [Act("spawn", bits >> 8 & 0xFFFF, bits >> 24 & 0xFFFF, bits >> 40 & 0xFFFF)]
-    for _ in range(count):
-        bits = splitmix64(bits)
-        word = _TABLE[(bits & 0xFFFF) % len(_TABLE)]
-        acts.append(Act(word, bits >> 16 & 0xFFFF, bits >> 32 & 0xFFFF, bits >> 48 & 0xFFFF))
-    return tuple(acts)
-
-
-def told(act: Act) -> str:
-    """An act as a person reads it."""
-    return f"{act.word} {act.pick} {act.more} {act.flag}"
 
 
 class Played(Struct, frozen=True):
@@ -153,7 +106,7 @@ def play(cast: Cast, seed: int, acts: Sequence[Act], plants: Plants | None = Non
         stage.begin(cast, seed, plants)
         for act in acts:
             stage.play(act)
-        stage.end()
+        stage.end(crash=seed % 2 == 0)
     except Breached as error:
         return Played(stage.steps, stage.digest, error.breach)
     return Played(stage.steps, stage.digest, None)
@@ -185,6 +138,9 @@ class _Stage:
         """All that there ever were, oldest first: they can be asked about when they are gone."""
         self._seen: set[int] = set()
         self._ticket = 0
+        self._queue: list[Input] = []
+        """Inputs of the next step, while there is room for more in it."""
+        self._room = 0
 
     @property
     def host(self) -> ModelHost:
@@ -219,7 +175,7 @@ class _Stage:
     def play(self, act: Act) -> None:
         """Let an act happen, if there is anything for it to happen to."""
         getattr(self, f"_{act.word}")(act.pick, act.more, act.flag)
-        if act.word not in ("crash", "commit", "cut") and act.flag % 5:
+        if act.word not in ("crash", "commit", "cut") and act.flag % 5 and not self._queue:
             self.host.drain()
             self.host.commit()
         self._see_runs()
@@ -229,6 +185,16 @@ class _Stage:
             if n not in self._seen:
                 self._seen.add(n)
                 self._runs.append(n)
+
+    def _post(self, item: Input) -> None:
+        self._queue.append(item)
+        if len(self._queue) >= self._room:
+            self._flush()
+
+    def _flush(self) -> None:
+        inputs, self._queue, self._room = self._queue, [], 0
+        if inputs:
+            self.host.post(*inputs)
 
     # --- picking --------------------------------------------------------------------------------
 
@@ -266,14 +232,14 @@ class _Stage:
         )
         key = "k" if more % 5 == 0 else ""
         spawn = Spawn(self._next_ticket(), blueprint.name, "", launch, key=key, parent=parent)
-        self.host.post(spawn)
+        self._post(spawn)
 
     def _reply(self, pick: int, more: int, flag: int) -> None:
         infer = self._take(Infer, pick)
         if infer is not None:
-            self.host.post(self._answer(infer, more, flag))
+            self._post(self._replied(infer, more, flag))
 
-    def _answer(self, infer: Infer, more: int, flag: int) -> InferenceFinished:
+    def _replied(self, infer: Infer, more: int, flag: int) -> InferenceFinished:
         names = [self._by_spec[spec] for spec in infer.tools if spec in self._by_spec]
         return answered(infer, more, flag, [*(names or self._tools), "n\u00f6 tool"], self._known())
 
@@ -285,19 +251,19 @@ class _Stage:
     def _fail(self, pick: int, more: int, flag: int) -> None:
         infer = self._take(Infer, pick)
         if infer is not None:
-            self.host.post(failure(infer, more, flag))
+            self._post(failure(infer, more, flag))
 
     def _tool(self, pick: int, more: int, flag: int) -> None:
         call = self._take(CallTool, pick)
         if call is not None:
-            self.host.post(tooled(call, more, flag))
+            self._post(tooled(call, more, flag))
 
     def _gather(self, pick: int, more: int, flag: int) -> None:
         gather = self._take(Gather, pick)
         if gather is not None:
             files = tuple((name, (inline("text"),)) for name, _, _ in gather.seeds)
             error = "no such folder" if flag % 3 == 0 else ""
-            self.host.post(Gathered(gather.run, gather.effect, gather.attempt, files, error))
+            self._post(Gathered(gather.run, gather.effect, gather.attempt, files, error))
 
     def _find(self, pick: int, more: int, flag: int) -> None:
         find = self._take(FindAgent, pick)
@@ -305,12 +271,12 @@ class _Stage:
             digest, blueprint = self._shelf[more % len(self._shelf)]
             error = "there is none" if flag % 5 == 0 else ""
             found = AgentFound(find.run, find.effect, find.attempt, digest, blueprint.name)
-            self.host.post(replace(found, error=error))
+            self._post(replace(found, error=error))
 
     def _deliver(self, pick: int, more: int, flag: int) -> None:
         deliver = self._take(Deliver, pick)
         if deliver is not None:
-            self.host.post(delivered(deliver, accepted=flag % 3 != 0, retryable=more % 2 == 0))
+            self._post(delivered(deliver, accepted=flag % 3 != 0, retryable=more % 2 == 0))
 
     def _late(self, pick: int, more: int, flag: int) -> None:
         """The outcome of an attempt that a dead host had made."""
@@ -318,22 +284,22 @@ class _Stage:
             return
         command = self.host.lost.pop(pick % len(self.host.lost))
         if isinstance(command, Infer):
-            self.host.post(self._answer(command, more, flag))
+            self._post(self._replied(command, more, flag))
         elif isinstance(command, CallTool):
-            self.host.post(tooled(command, more, flag))
+            self._post(tooled(command, more, flag))
 
     def _control(self, pick: int, more: int, flag: int) -> None:
         run = self._run(pick)
         if run is not None:
             kind = (Pause, Resume, Resume, Cancel)[more % 4]
-            self.host.post(kind(run, self._next_ticket()))
+            self._post(kind(run, self._next_ticket()))
 
     def _message(self, pick: int, more: int, flag: int) -> None:
         run = self._run(pick)
         if run is not None:
             region = ("", "notes", "none")[flag % 3]
             text = inline(TEXTS[more % len(TEXTS)])
-            self.host.post(Post(run, text, self._next_ticket(), "someone", region))
+            self._post(Post(run, text, self._next_ticket(), "someone", region))
 
     def _decide(self, pick: int, more: int, flag: int) -> None:
         run = self._run(pick)
@@ -347,14 +313,31 @@ class _Stage:
         ]
         call_id = parked[more % len(parked)] if parked else "none"
         verdict = _VERDICTS[flag % len(_VERDICTS)]
-        self.host.decide(Decide(run, call_id, verdict, self._next_ticket()))
+        if verdict == "again":
+            self.host.lets_repeat(run, call_id)
+        self._post(Decide(run, call_id, verdict, self._next_ticket()))
+
+    def _respond(self, pick: int, more: int, flag: int) -> None:
+        run = self._run(pick)
+        if run is None or run not in self.host.world:
+            return
+        asked = self.host.world.find(run, Prompts)
+        for prompt in () if asked is None else asked.items[more % 3 :]:
+            self._answer(run, prompt, flag)
+
+    def _answer(self, run: int, prompt: Prompt, flag: int) -> None:
+        answer = told_by_person(run, prompt, flag)
+        if prompt.kind == UNKNOWN and answer.verdict == "yes":
+            self.host.lets_repeat(run, prompt.call_id)
+        self._post(replace(answer, ticket=self._next_ticket()))
 
     def _release(self, pick: int, more: int, flag: int) -> None:
         run = self._run(pick)
         if run is not None:
-            self.host.post(Release(run, self._next_ticket()))
+            self._post(Release(run, self._next_ticket()))
 
     def _sleep(self, pick: int, more: int, flag: int) -> None:
+        self._flush()
         self.host.sleep(_LATE_MS[pick % 4])
 
     def _offer(self, pick: int, more: int, flag: int) -> None:
@@ -362,26 +345,44 @@ class _Stage:
         some = (given.providers, given.providers[:1], given.providers[1:], ())[pick % 4]
         tools = given.tools if more % 3 else given.tools[more % max(1, len(given.tools)) :]
         offer = Offer(some, tools, given.contexts)
-        self.host.post(Configured(None, offer))
+        self._post(Configured(None, offer))
+
+    def _slots(self, pick: int, more: int, flag: int) -> None:
+        policy = self._cast.policy
+        narrow = replace(policy, slots_default=pick % 3)
+        self._post(Configured(narrow if more % 2 else policy, None))
 
     def _crash(self, pick: int, more: int, flag: int) -> None:
+        self._queue.clear()
         drive = flag % 4 != 0
         self.host.crash(before_release=pick % 3 == 0, drive=drive, away_ms=more)
         if more % 2:
             self.host.commit()
 
+    def _together(self, pick: int, more: int, flag: int) -> None:
+        """The next inputs come so fast that one step takes them all."""
+        self._flush()
+        self._room = 2 + pick % 4
+
     def _commit(self, pick: int, more: int, flag: int) -> None:
+        self._flush()
         self.host.commit()
 
     def _cut(self, pick: int, more: int, flag: int) -> None:
+        self._flush()
         self.host.cut()
 
     # --- the ending -----------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """Whatever happened: once everything is answered, each run ends."""
+    def end(self, *, crash: bool) -> None:
+        """Whatever happened: once everything is answered, each run ends. A new host drives every
+        run afresh, so half of the histories end under the one that is there."""
         host = self.host
-        host.crash()
+        self._flush()
+        if crash or not host.world.get(WORLD_OWNER, Counters).driven:
+            host.crash()
+        else:
+            host.post(host.configured)
         host.commit()
         left: list[int] = []
         for _ in range(_ENDING_ROUNDS_MAX):
@@ -440,6 +441,9 @@ class _Stage:
             if call.state in ("asked", "unknown"):
                 verdict = "deny" if call.state == "asked" else "done"
                 host.decide(Decide(n, call.call_id, verdict, self._next_ticket()))
+        asked = host.world.find(n, Prompts)
+        for prompt in () if asked is None else asked.items:
+            self._answer(n, prompt, 1)
 
 
 _OVER: Final = ("in_use", "waiting", "due")

@@ -21,7 +21,13 @@ from leviath.components.world_facts import Counters, Seed
 from leviath.engine.step import Stepper, StepResult
 from leviath.persistence.journal import ORIGIN, check_chain, decode_changes, encode_step
 from leviath.persistence.redo import Owners, apply_changes, decode_part
-from leviath.simulation.checkers import Breached, check_caches, check_runs, check_totals
+from leviath.simulation.checkers import (
+    Breached,
+    check_caches,
+    check_queues,
+    check_runs,
+    check_totals,
+)
 from leviath.systems.caches import Caches
 from leviath.systems.run import Now
 from leviath.systems.schedule import RULES
@@ -225,6 +231,7 @@ class ModelHost:
         touched = sorted(result.touched & owners - {WORLD_OWNER})
         check_runs(world, touched)
         check_caches(world, self.caches)
+        check_queues(world, self.caches, self.world_ms)
         by_run: dict[int, list[LedgerFact]] = {n: [] for n in touched}
         for (n, _, _), fact in self.ledger.items():
             if n in by_run:
@@ -301,11 +308,16 @@ class ModelHost:
 
     def decide(self, decision: Decide) -> None:
         """Post a person's word; `again` allows one call to be made once more."""
-        turn = self.world.find(decision.run, Turn) if decision.run in self.world else None
-        for call in () if turn is None else turn.calls:
-            if call.call_id == decision.call_id and decision.verdict == "again" and call.effect:
-                self._again.add((decision.run, call.effect))
+        if decision.verdict == "again":
+            self.lets_repeat(decision.run, decision.call_id)
         self.post(decision)
+
+    def lets_repeat(self, run: int, call_id: str) -> None:
+        """Somebody is about to say that a call may be made once more."""
+        turn = self.world.find(run, Turn) if run in self.world else None
+        for call in () if turn is None else turn.calls:
+            if call.call_id == call_id and call.effect:
+                self._again.add((run, call.effect))
 
     # --- a planted fault ------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leviath.components.commands import CallTool, Deliver, FindAgent, Gather, Infer
 from leviath.components.context import AskedCall
 from leviath.components.error_kind import ErrorKind
 from leviath.components.inputs import (
     AgentFound,
+    Answered,
     Delivered,
     Gathered,
     InferenceFinished,
@@ -18,9 +20,12 @@ from leviath.components.inputs import (
 )
 from leviath.components.text import inline
 from leviath.engine.agent_tools import agent_fields
+from leviath.engine.person_tools import person_fields
 from leviath.engine.texts import Texts
 from leviath.systems.agent_calls import AGENT_TOOLS
 from leviath.systems.draw import splitmix64
+from leviath.systems.prompts import APPROVAL
+from leviath.systems.views import QUESTION_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint
     from leviath.components.commands import Command
     from leviath.components.inputs import Input
+    from leviath.components.people import Prompt
 
 TEXTS: Final = ("", "done", "DONE", "first", "go to LAST-ONE", "\u0130\u1e9e\U0001fae8", "x" * 300)
 """What models, tools and people say: endings, names of stages, odd characters, a long one."""
@@ -42,6 +48,7 @@ _FIELDS: Final = (
     (("region", inline("notes")), ("content", inline("note"))),
 )
 _TEXTS_ALONE: Final = Texts(lambda digest: None)
+_OF_DOCUMENTS: Final = ("present_for_review", "edit_document")
 _JOINS: Final = ("all", "fail_all", "first", "quorum")
 
 
@@ -78,12 +85,20 @@ def answered(
 
 def _asked(tool: str, call_id: str, bits: int, known: Known) -> AskedCall:
     """A call as the border makes it of a model's JSON."""
+    if tool in QUESTION_TOOLS:
+        fields, fault = person_fields(tool, _question(tool), _TEXTS_ALONE)
+        return AskedCall(call_id, tool, inline("{}"), fault, fields)
     if tool in AGENT_TOOLS:
         fields, fault = agent_fields(tool, _arguments(tool, bits, known), _TEXTS_ALONE)
         return AskedCall(call_id, tool, inline("{}"), fault, fields)
     fault = "" if bits % 4 else "not JSON"
     arguments = _ARGUMENTS[(bits >> 8) % 4]
     return AskedCall(call_id, tool, inline(arguments), fault, _FIELDS[(bits >> 16) % 3])
+
+
+def _question(tool: str) -> dict[str, object]:
+    asked: dict[str, object] = {"content" if tool in _OF_DOCUMENTS else "question": "what?"}
+    return asked | ({"options": ["this", "that"]} if tool == "ask_user_choice" else {})
 
 
 def _arguments(tool: str, bits: int, known: Known) -> dict[str, object]:
@@ -161,6 +176,20 @@ def tooled(call: CallTool, more: int, flag: int) -> ToolFinished:
         workspace_lost=flag % 16 == 0,
         modified=("a",) if call.tool == "edit" else (),
     )
+
+
+def told_by_person(run: int, prompt: Prompt, flag: int) -> Answered:
+    """What a person says to a question: mostly what it asks for."""
+    verdict = ("yes", "no")[flag >> 4 & 1]
+    answer = Answered(run, prompt.id, actor="someone")
+    if flag % 8 == 0:
+        return answer
+    if prompt.kind in ("text", "edit"):
+        return replace(answer, text=inline("words"))
+    if prompt.kind == "choice":
+        return replace(answer, choice=flag % 2)
+    scope = "run" if prompt.kind == APPROVAL and verdict == "yes" and flag % 3 == 0 else "once"
+    return replace(answer, verdict=verdict, scope=scope)
 
 
 def delivered(deliver: Deliver, *, accepted: bool, retryable: bool) -> Delivered:

@@ -19,9 +19,10 @@ import trio
 from msgspec import Struct, field
 
 from leviath.components.errors import ConfigError, DiskFull, LevError, StorageError
+from leviath.simulation.acts import acts_of, told
 from leviath.simulation.checkers import NAMES, Breach, Breached
 from leviath.simulation.disk import CallKind, Fault, Recording, RecordingDisk, RecordingFileSystem
-from leviath.simulation.histories import acts_of, play, search, told
+from leviath.simulation.histories import play, search
 from leviath.simulation.images import Images, finish
 from leviath.simulation.model_host import Plants
 from leviath.simulation.scenario import Book, write_folder

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leviath.components.blueprint import digest
 from leviath.components.money import Rates
@@ -20,6 +21,7 @@ from leviath.components.world_facts import (
 from leviath.engine.agent_tools import AGENT_TOOL_SPECS
 from leviath.engine.blueprints import parse_blueprint
 from leviath.engine.offering import Offering
+from leviath.engine.person_tools import PERSON_TOOL_SPECS
 from leviath.engine.tools import as_tools, builtin_tools
 
 if TYPE_CHECKING:
@@ -157,6 +159,45 @@ available_tools = {_TOOLS}
 [stages.merge.transitions]
 """
 
+_LEAD: Final = f"""
+[agent]
+name = "lead"
+max_child_depth = 3
+[stages.main]
+available_tools = {json.dumps([spec.name for spec in AGENT_TOOL_SPECS])[:-1]}, "send"]
+requires_children = true
+[stages.main.model]
+{_TWO}
+"""
+_ASKER: Final = f"""
+[agent]
+name = "asker"
+[stages.main]
+available_tools = ["edit", "send"]
+required_tools = {json.dumps([spec.name for spec in PERSON_TOOL_SPECS])}
+[[stages.main.interaction_points]]
+prompt = "Well?"
+style = "confirm"
+[stages.main.model]
+{_TWO}
+[tool_permissions]
+edit = "ask"
+"""
+_JOINING: Final = f"""
+[agent]
+name = "JOIN"
+max_child_depth = 3
+[stages.split]
+mode = "fan_out"
+worker_agent = "any"
+join = "JOIN"
+QUORUM
+max_attempts = 1
+[stages.split.model]
+{_TWO}
+"""
+"""Workers of any agent, with each of the joins; no merge."""
+
 _OFFER: Final = Offer(
     ("scripted", "spare"),
     (
@@ -190,6 +231,20 @@ def built_in() -> Cast:
     blueprints = tuple(parse_blueprint(text, where=name) for name, text in texts.items())
     prices = Prices((Priced("scripted", "m", Rates(1_000_000, 2_000_000, 100_000, 1_000_000)),))
     return Cast(blueprints, _OFFER, _POLICY, prices, _shelf(blueprints))
+
+
+def trees() -> Cast:
+    """Agents that start, wait for and split among others, and ask people meanwhile."""
+    texts = {"boss": _BOSS, "split": _SPLIT, "lead": _LEAD, "asker": _ASKER}
+    for join in ("all", "fail_all", "first", "quorum"):
+        more = "quorum = 2" if join == "quorum" else ""
+        texts[join] = _JOINING.replace("JOIN", join).replace("QUORUM", more)
+    blueprints = tuple(parse_blueprint(text, where=name) for name, text in texts.items())
+    names = [spec.name for spec in PERSON_TOOL_SPECS]
+    asking = tuple(OfferedTool(name, "step", 0, name.encode()) for name in names)
+    offer = replace(_OFFER, tools=(*_OFFER.tools, *asking))
+    policy = replace(_POLICY, tree_moves_max=2, tree_children_max=4)
+    return Cast(blueprints, offer, policy, Prices(), _shelf(blueprints))
 
 
 def cast_of(blueprints: Iterable[Blueprint], tools: Iterable[Tool | Callable[..., object]]) -> Cast:

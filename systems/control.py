@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from leviath.components.commands import Stop
 from leviath.components.effects import Effects, Held, Inbox, Message, Timers, Turn
 from leviath.components.events import Ended, StatusChanged
-from leviath.components.family import FanOut, Joins, Split
+from leviath.components.family import FanOut, Joins, Split, Worker
 from leviath.components.marker import Marker
 from leviath.components.output import Flags
 from leviath.components.people import Prompts
@@ -177,6 +177,7 @@ def _drive_again(run: Run, tick: Tick, caches: Caches, actor: str) -> None:
 def _restart(run: Run, tick: Tick, actor: str) -> None:
     """A new attempt: the error is cleared, the stage goes on with a fresh turn budget."""
     stage = run.get(Stage)
+    _count_as_working(run)
     run.put(replace(run.get(Clock), ended_ms=None))
     tick.facts.append(ResumedFact(run.n))
     flags = run.get(Flags)
@@ -191,6 +192,16 @@ def _restart(run: Run, tick: Tick, actor: str) -> None:
     stages.refresh_candidates(run)
     stages.arm(run, tick.now.world_ms)
     stages.begin_turn(run, tick)
+
+
+def _count_as_working(run: Run) -> None:
+    """A worker that ended is at work again: its fan-out waits for it, as it did before. One that
+    has ended in this very step was not counted yet. It had not succeeded, or it could not go on."""
+    trees = run.world.trees
+    parent = trees.parent(run.n)
+    fan_out = run.world.find(parent, FanOut) if parent else None
+    if fan_out is not None and run.find(Worker) is not None and run.n not in trees.news:
+        run.world.put(parent, replace(fan_out, ended=fan_out.ended - 1))
 
 
 def take_cancel(run: Run, tick: Tick, ask: Cancel) -> None:

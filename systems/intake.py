@@ -74,7 +74,7 @@ def take(world: World, tick: Tick, caches: Caches, item: Input) -> None:
 
 def _take_for_run(world: World, tick: Tick, caches: Caches, item: Input) -> None:
     n = owner_of(item)
-    if n in world:
+    if n in world and not world.is_leaving(n):
         FOR_RUN[type(item)](Run(world, n), tick, caches, item)
         return
     ticket = getattr(item, "ticket", 0)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
 from leviath.components.family import FanOut
-from leviath.components.identity import Identity, Launch, Tree
+from leviath.components.identity import Identity, Imported, Launch, Tree
 from leviath.components.marker import TRANSIENT, Marker, pair_is_legal
 from leviath.components.outbox import Outbox
 from leviath.components.parts import WORLD_OWNER
+from leviath.components.people import Prompts
 from leviath.components.progress import Clock, Cost, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
@@ -20,6 +21,7 @@ from leviath.systems.moves import clock_runs
 from leviath.systems.regions import group_end
 from leviath.systems.tree_invariants import (
     TREE_INVARIANTS,
+    counts_no_worker_at_work,
     sums_agree,
 )
 
@@ -59,7 +61,8 @@ def _waits_for_something(world: World, n: int, row: Row) -> bool:
     if not world.get(WORLD_OWNER, Counters).driven:
         return True
     effects = row[Effects]
-    live = [effect for effect in effects.items if effect.live]
+    # What a stage left behind is charged when it comes back, and moves nobody.
+    live = [effect for effect in effects.items if effect.live and not effect.superseded]
     if status.status is RunStatus.PAUSED or marker is None:
         return True
     if marker in (Marker.awaiting_inference, Marker.awaiting_transition_choice):
@@ -69,10 +72,23 @@ def _waits_for_something(world: World, n: int, row: Row) -> bool:
     if marker is Marker.preparing:
         return any(effect.kind == "gather" for effect in live)
     if marker is Marker.backoff:
-        return any(not effect.live for effect in effects.items)
+        return any(not effect.live and effect.due_ms for effect in effects.items)
     if marker is Marker.awaiting_person:
-        return status.waiting is not None
+        return _can_be_answered(row)
     return True
+
+
+def _can_be_answered(row: Row) -> bool:
+    """A run that rests until a person acts says what is missing, or asks what can be answered."""
+    waiting = row[Status].waiting
+    if waiting is None or waiting.reason == "needs_setup" or Imported in row:
+        return waiting is not None
+    asked: Prompts | None = row.get(Prompts)
+    turn: Turn | None = row.get(Turn)
+    calls = () if turn is None else turn.calls
+    return bool(asked is not None and asked.items) or any(
+        call.state in ("asked", "unknown") for call in calls
+    )
 
 
 def _calls_have_effects(world: World, n: int, row: Row) -> bool:
@@ -191,8 +207,9 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("every open delivery goes out", _deliveries_move),
     *TREE_INVARIANTS,
     ("what the runs below a run cost is their sum", sums_agree),
+    ("no worker at work counts as ended", counts_no_worker_at_work),
 )
-_LONG = (_regions_add_up, _calls_are_answered_once, sums_agree)
+_LONG = (_regions_add_up, _calls_are_answered_once, sums_agree, counts_no_worker_at_work)
 
 
 _SHALLOW = tuple(check for check in INVARIANTS if check[1] not in _LONG)
@@ -208,7 +225,7 @@ def _plainly(world: World, n: int, row: Row) -> bool:
     turn = row.get(Turn)
     marker = row[Position].marker
     works = status.status is RunStatus.RUNNING and status.waiting is None
-    if works and len(items) == 1 and items[0].live:
+    if works and len(items) == 1 and items[0].live and not items[0].superseded:
         number, kind = items[0].number, items[0].kind
         if marker is Marker.awaiting_inference and kind == "turn":
             if turn is not None:

@@ -90,6 +90,9 @@ def move(
         raise WorldError(f"{run.run_id}: {old.status.wire()} may not become {status.wire()}")
     paused_from = None
     if status is RunStatus.PAUSED:
+        if marker in TRANSIENT:
+            # The systems that take runs out of it would drive a run that is paused.
+            raise WorldError(f"{run.run_id}: may not be paused on its way through {marker}")
         paused_from = old.paused_from or old.status
     new = Status(
         status=status,

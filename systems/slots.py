@@ -81,6 +81,20 @@ def _grant_key(world: World, tick: Tick, caches: Caches, key: SlotKey) -> bool:
     return moved
 
 
+def unwatched(world: World, caches: Caches, world_ms: int) -> list[SlotKey]:
+    """Queues that stand although there is room, while no call and no time would have them looked
+    at. There are none between two steps of a host that drives."""
+    if not world.get(WORLD_OWNER, Counters).driven:
+        return []
+    found: list[SlotKey] = []
+    for key in caches.waiting:
+        row = find_breaker(world, key[0])
+        is_open = row is not None and (row.open_until_ms > world_ms or _is_probed(world, row))
+        if not is_open and caches.in_use.get(key, 0) < slot_cap(world, key):
+            found.append(key)
+    return found
+
+
 def _all_waiting(caches: Caches, key: SlotKey) -> list[int]:
     return [n for runs in caches.waiting.get(key, {}).values() for n in runs]
 
@@ -118,9 +132,18 @@ def _breaker_state(world: World, tick: Tick, provider: str) -> str:
     row = find_breaker(world, provider)
     if row is None or not row.open_until_ms:
         return "closed"
-    if tick.now.world_ms < row.open_until_ms or row.probe:
+    if tick.now.world_ms < row.open_until_ms or _is_probed(world, row):
         return "open"
     return "probe"
+
+
+def _is_probed(world: World, row: Breaker) -> bool:
+    """Whether the call that tests the provider is outside. A run that was to make it and rests now,
+    for want of a tool or because its effects were given up, tests nothing."""
+    effects = world.find(row.probe, Effects) if row.probe else None
+    return effects is not None and any(
+        effect.live and effect.provider == row.provider for effect in effects.items
+    )
 
 
 def _store_breaker(world: World, row: Breaker | None, *, drop: str = "") -> None:
@@ -185,7 +208,7 @@ def next_breaker_ms(world: World, world_ms: int) -> int | None:
     times = [
         row.open_until_ms
         for row in (() if breakers is None else breakers.rows)
-        if row.open_until_ms > world_ms and not row.probe
+        if row.open_until_ms > world_ms and not _is_probed(world, row)
     ]
     return min(times, default=None)
 
@@ -194,7 +217,8 @@ def wake_breakers(world: World, tick: Tick, caches: Caches) -> None:
     """Breakers whose cooldown is over let their queues be looked at again."""
     breakers = world.find(WORLD_OWNER, Breakers)
     for row in () if breakers is None else breakers.rows:
-        if row.open_until_ms and row.open_until_ms <= tick.now.world_ms and not row.probe:
+        is_over = row.open_until_ms and row.open_until_ms <= tick.now.world_ms
+        if is_over and not _is_probed(world, row):
             mark_provider_dirty(caches, row.provider)
 
 

@@ -104,6 +104,9 @@ class Agenda:
     def __bool__(self) -> bool:
         return bool(self._members)
 
+    def __contains__(self, n: int) -> bool:
+        return n in self._members
+
     def __iter__(self) -> Iterator[int]:
         """In no order: for questions whose answer does not depend on one."""
         return iter(self._members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leviath.components.family import FanOut, Joins, Split
+from leviath.components.family import FanOut, Joins, Split, Worker
 from leviath.components.identity import Imported, Tree
 from leviath.components.progress import Cost
 from leviath.components.run_status import RunStatus
@@ -50,24 +50,31 @@ def fan_out_adds_up(world: World, n: int, row: Row) -> bool:
 
 
 def waits_for_children(world: World, n: int, row: Row) -> bool:
-    """A run that rests until children end has some that have not, or will start some."""
+    """A run that rests until children end has some that have not, or will start some: else nobody
+    would ever wake it."""
     position: Position | None = row.get(Position)
     status: Status = row[Status]
     if position is None or position.marker not in WAITS:
         return True
-    if status.status is not RunStatus.WAITING_INPUT:
+    if status.status is not RunStatus.WAITING_INPUT or _will_hear(world, n):
         return True
     fan_out: FanOut | None = row.get(FanOut)
     if fan_out is not None:
         split: Split = row[Split]
-        return not decided(
-            split.mode, split.quorum, fan_out.total, fan_out.ended, fan_out.succeeded
-        )
+        if decided(split.mode, split.quorum, fan_out.total, fan_out.ended, fan_out.succeeded):
+            return False
+        return n in world.trees.live or world.trees.may_start(n)
     live = world.trees.live.get(n, {})
     joins: Joins | None = row.get(Joins)
     if joins is not None:
         return all(any(target in live for target in join.targets) for join in joins.items)
     return bool(live)
+
+
+def _will_hear(world: World, n: int) -> bool:
+    """The next step tells it of its children: after a load, or when a step stopped short."""
+    trees = world.trees
+    return n in trees.waiting or any(trees.parent(child) == n for child in trees.news)
 
 
 def sums_agree(world: World, n: int, row: Row) -> bool:
@@ -80,6 +87,18 @@ def sums_agree(world: World, n: int, row: Row) -> bool:
         total.add(totals_of(world.get(child, Cost)))
         total.add(trees.below.get(child, Totals()))
     return total == trees.below.get(n, Totals())
+
+
+def counts_no_worker_at_work(world: World, n: int, row: Row) -> bool:
+    """A fan-out is over when as many have ended as there are items: a worker that is at work again,
+    because somebody resumed it, must not be among them."""
+    fan_out: FanOut | None = row.get(FanOut)
+    if fan_out is None:
+        return True
+    rows = world.live_rows
+    live = world.trees.live.get(n, ())
+    at_work = sum(child >= fan_out.first and Worker in rows[child] for child in live)
+    return at_work <= fan_out.started - fan_out.ended
 
 
 TREE_INVARIANTS = (

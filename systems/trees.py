@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leviath.components.family import FanOut
-from leviath.components.marker import Marker
+from leviath.components.marker import TRANSIENT, Marker
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
@@ -43,6 +43,9 @@ def advance(world: World, tick: Tick) -> bool:
 def has_more(world: World) -> bool:
     """The next step has runs to move, without waiting for anything."""
     trees = world.trees
+    if trees.news or trees.waiting:
+        # The step's last round left them: nobody else would tell their parents.
+        return True
     if not trees.unsettled and not trees.starting:
         return False
     driven = world.get(WORLD_OWNER, Counters).driven
@@ -98,9 +101,14 @@ def _count_outstanding(run: Run, tick: Tick) -> None:
 def _follow_parents(world: World, tick: Tick) -> bool:
     trees, most = world.trees, world.policy.tree_moves_max
     moved = False
+    on_their_way: list[int] = []
     while tick.tree_moves < most and (n := trees.unsettled.pop()) is not None:
         wanted = trees.wanted_move(n)
         if not wanted:
+            continue
+        if wanted == "pause" and world.marker(n) in TRANSIENT:
+            # First to where it rests, which is within the next rounds.
+            on_their_way.append(n)
             continue
         moved = True
         tick.tree_moves += 1
@@ -108,6 +116,8 @@ def _follow_parents(world: World, tick: Tick) -> bool:
         if trees.wanted_move(n):
             # It could not follow, and ended its stage instead: it must not stay behind.
             control.put_down(Run(world, n), tick, f"it could not {wanted} with its parent")
+    for n in on_their_way:
+        trees.unsettled.add(n)
     return moved
 
 

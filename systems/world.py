@@ -104,7 +104,7 @@ class World:
         """(index in the undo log, region index, drop, append)."""
         self._whole: set[int] = set()
         """Owners whose context was replaced as a whole in this step, not spliced."""
-        self._gone: list[int] = []
+        self._gone: dict[int, None] = {}
         self.trees = TreeIndex(self)
         """Who works for whom; see ``systems.tree_index``."""
         self.watchers: dict[type, Any] = {
@@ -195,7 +195,11 @@ class World:
 
     def gone(self, owner: int) -> None:
         """Let a run leave the world at the end of this step."""
-        self._gone.append(owner)
+        self._gone[owner] = None
+
+    def is_leaving(self, owner: int) -> bool:
+        """The run leaves with this step: whatever arrives for it now comes too late."""
+        return owner in self._gone
 
     def __contains__(self, owner: int) -> bool:
         return owner in self._entity

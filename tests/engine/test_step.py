@@ -14,7 +14,7 @@ from leviath.components.commands import CallTool, Infer
 from leviath.components.context import AskedCall, Context
 from leviath.components.effects import Effects, Turn
 from leviath.components.errors import WorldError
-from leviath.components.family import FanOut
+from leviath.components.family import FanOut, Worker
 from leviath.components.identity import Identity, Launch, Tree
 from leviath.components.inputs import HostClosing, Pause, Resume, Slept, Spawn
 from leviath.components.marker import Marker
@@ -272,7 +272,15 @@ def _planted_in_a_tree() -> set[str]:
     lone = hand.spawn(TALK)
     hand.world.put(lone, Status(RunStatus.WAITING_INPUT, waiting=Waiting("children")))
     hand.world.set_marker(lone, Marker.waiting_for_children)
-    return {name for _, name in broken(hand.world, [boss, child, lone])}
+    assert broken(hand.world, [lone]) == [], "the next step looks at it"
+    assert hand.world.trees.waiting.pop() == lone
+    hand.world.put(lone, FanOut(2, started=1, ended=1, first=1))
+    worker = hand.spawn(TALK, parent=lone)
+    hand.world.put(worker, Worker("1"))
+    counted = [name for _, name in broken(hand.world, [lone]) if "counts as ended" in name]
+    hand.world.remove(lone, FanOut)
+    hand.world.trees.live.clear()
+    return {*counted, *(name for _, name in broken(hand.world, [boss, child, lone]))}
 
 
 # --- cost ---------------------------------------------------------------------------------------

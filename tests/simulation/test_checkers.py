@@ -17,6 +17,7 @@ from leviath.components.marker import Marker
 from leviath.components.progress import Clock, Cost
 from leviath.components.status import Position
 from leviath.components.text import inline
+from leviath.simulation.acts import Act
 from leviath.simulation.checkers import (
     NAMES,
     Breached,
@@ -26,7 +27,7 @@ from leviath.simulation.checkers import (
     totals_of,
 )
 from leviath.simulation.hand import Hand
-from leviath.simulation.histories import Act, play
+from leviath.simulation.histories import play
 from leviath.simulation.model_host import ModelHost, Plants
 from leviath.simulation.torture_cast import built_in
 

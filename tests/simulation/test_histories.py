@@ -9,10 +9,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from leviath.simulation.acts import WORDS, Act, acts_of
 from leviath.simulation.checkers import INVARIANTS, NAMES
-from leviath.simulation.histories import WORDS, Act, acts_of, play, search, shrunk
+from leviath.simulation.histories import play, search, shrunk
 from leviath.simulation.model_host import Plants
-from leviath.simulation.torture_cast import built_in
+from leviath.simulation.torture_cast import built_in, trees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 HISTORIES = 10_000
 CHUNK = 500
 CAST = built_in()
+TREES = trees()
 SEARCHED = 60
 """Histories in which a planted fault has to be found at least once."""
 
@@ -32,6 +34,30 @@ def test_ten_thousand_histories_break_nothing(first: int) -> None:
         assert failure is None, f"lev torture --seed {seed} --histories 1: {failure}"
         steps += played.steps
     assert steps > 10 * CHUNK, "histories in which something happens"
+
+
+def tree_acts(seed: int) -> list[Act]:
+    """Four histories on end: trees need more of them to grow."""
+    return [act for part in range(4) for act in acts_of(seed * 4 + part)[bool(part) :]]
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_no_order_of_acts_leaves_a_run_of_a_tree_behind(first: int) -> None:
+    """Agents that start, wait for and split among others and ask people, with inputs that share
+    steps: nobody waits for what will not come."""
+    steps = 0
+    for seed in range(first, first + 100):
+        acts = tree_acts(seed)
+        played = play(TREES, seed, acts)
+        steps += played.steps
+
+        def fails(places: Sequence[int], seed: int = seed, acts: Sequence[Act] = acts) -> bool:
+            return play(TREES, seed, [acts[place] for place in places]).breach is not None
+
+        if played.breach is not None:
+            least = [acts[place] for place in shrunk(fails, range(len(acts)))]
+            raise AssertionError((seed, played.breach, play(TREES, seed, least).breach, least))
+    assert steps > 2_000, "trees in which something happens"
 
 
 def found(plants: Plants) -> Counter[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from hand_agents import TALK, stage, texts, word
+import pytest
+from hand_agents import TALK, agent, stage, texts, word
 from tree_hands import (
     BOSS,
     all_ended,
@@ -17,6 +18,7 @@ from tree_hands import (
     fan_out,
     found,
     hand,
+    infer_of,
     is_sound,
     narrow,
     run_id,
@@ -203,4 +205,74 @@ def test_a_worker_that_cannot_be_read_any_more_has_failed() -> None:
     assert results_of == ["b: 2", "c: 3"]
     event = joined(world)
     assert (event.total, event.succeeded) == (3, 2)
+    is_sound(world)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_worker_that_is_resumed_is_waited_for_again(crash: bool) -> None:
+    """It counted as ended once more when it ended again, and the last worker was cancelled."""
+    world = hand()
+    root = world.spawn(fan_out())
+    asks(world, root, call("fan_out", items=["a", "b", "c"]))
+    first, second, third = children(world, root)
+    world.post(world.inferred(infer_of(world, first), error_kind="bad_request", error="no"))
+    world.post(Resume(first, 1))
+    if crash:
+        world.restart()
+    for worker in (first, second):
+        says(world, worker, f"result of {worker}")
+    assert words(world, root, first, second, third) == [
+        "waiting_input",
+        "complete",
+        "complete",
+        "running",
+    ]
+    says(world, third)
+    assert "3 of 3 workers succeeded" in str(world.world.get(root, Context))
+
+
+def test_a_worker_that_ends_and_is_resumed_within_one_step_was_never_counted() -> None:
+    world = hand()
+    root = world.spawn(fan_out())
+    asks(world, root, call("fan_out", items=["a", "b"]))
+    first, second = children(world, root)
+    world.post(Cancel(first, 1), Resume(first, 2))
+    assert world.world.get(root, FanOut).ended == 0
+    assert infer_of(world, first).effect == 1, "what was broken off"
+    says(world, first)
+    says(world, second)
+    assert words(world, root, first, second) == ["running", "complete", "complete"]
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 3])
+@pytest.mark.parametrize("items", [63, 64, 65, 200])
+def test_workers_that_end_as_they_start_are_all_heard_of(at_once: int, items: int) -> None:
+    """One a round, more of them than a step has rounds: neither the parent nor a worker is taken
+    for a loop, and the parent does not wait for ever for the one that ended last."""
+    roomy = narrow(tree_children_max=1_000)
+    world = hand(roomy, check=False)
+    unfit = agent(
+        f"""
+[stages.split]
+mode = "fan_out"
+worker_stage = "work"
+max_workers = {at_once}
+[[stages.split.edges]]
+to = "merge"
+condition = "error"
+[stages.work]
+allow_as_worker = true
+system_prompt = "{"too long " * 20}"
+[stages.merge]
+[context.regions]
+stage_instructions = {{ kind = "pinned", max_tokens = 20 }}
+"""
+    )
+    root = world.spawn(unfit)
+    asks(world, root, call("fan_out", items=[f"i{n}" for n in range(items)]))
+    drain(world)
+    assert not any(result.failures for result in world.results)
+    errors = {world.status(n).error for n in children(world, root)}
+    assert errors == {"the instructions of stage work do not fit their region; shorten them"}
+    assert len(children(world, root)) == items and asking(world) == [root]
     is_sound(world)
