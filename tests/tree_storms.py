@@ -206,6 +206,7 @@ class Storm:
     async def calm(self, world: OpenWorld) -> None:
         """Let go of all that is held and answer all that is asked: every run has to end."""
         self.provider.calm = True
+        left: list[RunHandle] = []
         for _ in range(ROUNDS_MAX):
             left = [run for run in world.runs() if not run.status.status.is_ended]
             if not left:

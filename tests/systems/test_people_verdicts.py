@@ -24,7 +24,7 @@ POSED: dict[str, AskedCall] = {
     "approval": AskedCall("c", "send", inline("{}")),
 }
 NO = "[error] ann denied this call of send"
-REFUSED = None
+REFUSED: str | None = None
 
 
 def asked(kind: str) -> tuple[Hand, int, str]:
@@ -82,7 +82,7 @@ def test_what_the_model_reads_of_a_verdict(
     out = sum(isinstance(one, CallTool) for one in world.commands)
     given: dict[str, Any] = {"verdict": verdict} | ({"text": words} if words else {})
     fault = answer(world, run, question, **given)
-    if result is REFUSED:
+    if result is None:
         assert kind in fault
         assert prompts(world, run) == before, "a refused answer settles nothing"
         return
