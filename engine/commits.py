@@ -54,6 +54,8 @@ class Unit(Struct):
     runs: dict[int, PartRow] = field(default_factory=dict)
     """Runs whose listing row and files are written now, with their parts at the last step."""
     gone: list[int] = field(default_factory=list)
+    let_go: list[int] = field(default_factory=list)
+    """Forgotten runs whose folders are gone."""
     mirror_rows: list[MirrorRow] = field(default_factory=list)
     files: object = None
     """What the mirror writes once the unit is durable."""
@@ -130,6 +132,7 @@ class Chain:
             mirror=unit.mirror_rows,
             secrets=unit.secrets,
             gone=unit.gone,
+            let_go=unit.let_go,
             endings=[
                 _ending(fact)
                 for result in unit.results

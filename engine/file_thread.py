@@ -126,6 +126,8 @@ class FileThread:
         self._problems: dict[str, str] = {}
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._removed: set[int] = set()
+        """Forgotten runs whose folders are gone, also after a power cut."""
         self._unsynced = 0
         """Files of ended runs that were written and do not yet last through a power cut."""
 
@@ -194,6 +196,16 @@ class FileThread:
                 )
                 self._thread.start()
             self._changed.notify_all()
+
+    def removed(self) -> list[int]:
+        """Ordinals of forgotten runs whose folders are gone for good."""
+        with self._changed:
+            return sorted(self._removed)
+
+    def let_go(self, runs: list[int]) -> None:
+        """It is durable that the folders of these runs are gone."""
+        with self._changed:
+            self._removed.difference_update(runs)
 
     @property
     def is_idle(self) -> bool:
@@ -278,6 +290,8 @@ class FileThread:
                     if isinstance(job, FileJob):
                         self._bytes -= len(job.data)
                         self._note(job, error)
+                    elif error is not None:
+                        self._say(job.run_id, error)
                 self._changed.notify_all()
 
     def _put_off(self, batch: list[FileJob | Removal]) -> None:
@@ -440,8 +454,17 @@ class FileThread:
 
     def _remove(self, job: Removal) -> None:
         check_run_id(job.run_id)
-        with opened_folder(self._runs, self._fs) as fd, contextlib.suppress(FileNotFoundError):
-            self._fs.remove_tree(fd, job.run_id)
+        if os.path.lexists(self._runs):
+            with opened_folder(self._runs, self._fs) as fd, storage_errors(str(self._runs)):
+                try:
+                    self._fs.remove_tree(fd, job.run_id)
+                except FileNotFoundError:
+                    # Of the folder, or of a file that somebody else removed just now.
+                    if os.path.lexists(self._runs / job.run_id):
+                        raise
+                self._fs.sync(fd)
+        with self._changed:
+            self._removed.add(job.run)
 
     def digest_of(self, run_id: str, name: str) -> bytes:
         """The digest of a file as it stands on the disk; MISSING without it."""

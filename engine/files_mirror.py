@@ -80,6 +80,8 @@ class _Prepared(Struct):
 
     jobs: list[FileJob] = field(default_factory=list[FileJob])
     removals: list[Removal] = field(default_factory=list[Removal])
+    let_go: list[int] = field(default_factory=list[int])
+    """Runs whose folders this unit says are gone."""
     written: dict[int, _Written | None] = field(default_factory=dict[int, _Written | None])
     """None for runs that need not be remembered any more."""
     vouched: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
@@ -148,6 +150,7 @@ class FilesMirror:
             prepared.lines.pop(run_id, None)
             prepared.removals.append(Removal(n, run_id))
             prepared.written[n] = None
+        unit.let_go = prepared.let_go = self.thread.removed()
         for n, parts in unit.runs.items():
             if n not in unit.gone:
                 try:
@@ -169,7 +172,16 @@ class FilesMirror:
             else:
                 self.written[n] = written
         self.unvouched.difference_update(files.vouched)
+        self.thread.let_go(files.let_go)
         self.thread.put(files.jobs, files.removals)
+
+    def remove(self, forgotten: list[tuple[int, str]]) -> None:
+        """Remove the folders of runs (ordinal, run id) that an earlier host has forgotten."""
+        self.thread.put([], [Removal(n, run_id) for n, run_id in forgotten])
+
+    def removed(self) -> list[int]:
+        """Ordinals of forgotten runs whose folders are gone, which no commit has said so far."""
+        return self.thread.removed()
 
     def close(self) -> None:
         """Wait until everything is written."""

@@ -177,6 +177,7 @@ def make_host(
     for item in opening_inputs(opened, configured, clock.wall_ms(), drive=drive):
         host.post(item)
     if mirror is not None and files is not None:
+        files.remove(opened.findings.forgotten)
         files.doubt(opened.findings.rewritten)
         for n in opened.findings.rewritten:
             if n in opened.world:
@@ -280,6 +281,10 @@ async def _say_clean(database: Database, host: Host) -> None:
     """
     if host.mirror is not None:
         await trio.to_thread.run_sync(host.mirror.close)
+        removed = host.mirror.removed()
+        if removed and host.writer is not None:
+            with suppress(DiskFull):
+                await host.writer.call(partial(database.let_go, removed))
         if host.mirror.problems():
             return
     if host.writer is not None:

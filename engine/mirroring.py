@@ -47,6 +47,10 @@ class FileMirror(Protocol):
         """By run id, why the files of a run are not up to date."""
         ...
 
+    def removed(self) -> list[int]:
+        """Ordinals of forgotten runs whose folders are gone, which no commit has said so far."""
+        ...
+
     @property
     def is_idle(self) -> bool:
         """Everything that was handed over is written, or failed."""
@@ -65,6 +69,7 @@ class Mirror:
         self.write = files.write
         self.close = files.close
         self.problems = files.problems
+        self.removed = files.removed
 
     @property
     def is_idle(self) -> bool:

@@ -16,7 +16,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from leviath.components.clean import clean_text
-from leviath.components.errors import ConfigError, Damaged, LevError, NewerFormat, StorageError
+from leviath.components.errors import (
+    ConfigError,
+    Damaged,
+    DiskFull,
+    LevError,
+    NewerFormat,
+    StorageError,
+)
 from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
@@ -205,7 +212,11 @@ async def _found(opened: Opened, fs: FileSystem) -> Findings:
         fs=fs,
         hosted=opened.world,
     )
-    return await sliced(found, Findings())
+    findings = await sliced(found, Findings())
+    if findings.let_go:
+        with contextlib.suppress(DiskFull):  # said again by the next opening
+            opened.database.let_go(findings.let_go)
+    return findings
 
 
 def _new_world() -> tuple[World, Caches, Stepper]:

@@ -96,6 +96,10 @@ class Findings(Struct):
     quarantined: list[Quarantined] = field(default_factory=list[Quarantined])
     rolled_back: dict[int, RolledBack] = field(default_factory=dict[int, RolledBack])
     """By ordinal."""
+    forgotten: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """(ordinal, run id) of runs that were dropped, whose folders are there, whole or in part."""
+    let_go: list[int] = field(default_factory=list[int])
+    """Ordinals of dropped runs whose folders are not there any more."""
     rebuilding: bool = False
 
     def report(self) -> OpenReport:
@@ -162,6 +166,13 @@ def reconcile(
     yield from _list_folders(runs, folders, findings)
     known = _Known(runs, database, quarantined or {}, findings, fs, hosted)
     yield from known.check(folders)
+    for ordinal, run_id in database.forgotten():
+        # A folder of a run that is known, by now under the same id, was taken out before.
+        if folders.get(run_id):
+            findings.forgotten.append((ordinal, run_id))
+            del folders[run_id]
+        else:
+            findings.let_go.append(ordinal)
     for count, (name, is_folder) in enumerate(sorted(folders.items())):
         if not is_folder:
             reason = "it is a symbolic link, which is not followed; move the folder itself here"

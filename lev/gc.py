@@ -1,16 +1,14 @@
 """``lev gc``: retention of ended runs, by age and by count.
 
 A run that has not ended is never touched, nor is a folder that no run is known for: unreadable is
-not ended. A run leaves ``world.db`` first and durably; then its folder leaves ``runs`` in one move
-and is removed. Interrupted in between, it comes back as an ended run, or its remains go with the
-next call.
+not ended. A run leaves ``world.db`` first and durably, which also says that its folder has to go;
+interrupted in between, the next opening of the home finishes that.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from leviath.components.errors import ConfigError, LevError, RunNotFound
 from leviath.engine.clock import RealClock
@@ -22,10 +20,6 @@ from leviath.persistence.listing import EndedRun, Listing
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
-
-_REMAINS: Final = ".gone-"
-"""How the name of a folder begins that is being removed; no run id begins with a dot."""
 
 
 def gc(arguments: argparse.Namespace) -> int:
@@ -64,10 +58,9 @@ def gc(arguments: argparse.Namespace) -> int:
         return 0
 
     code = asked_of(home, work)
-    # The world is closed: nobody writes into these folders any more.
     for run_id in gone:
-        set_aside(home, run_id)
-    remove_remains(home)
+        if os.path.lexists(home / "runs" / run_id):
+            note(f"the folder of {run_id} stays for now; the next host of the home removes it")
     print(f"removed {plural(len(gone), 'run')}")
     return 1 if code is None or len(gone) < len(going) else 0
 
@@ -80,25 +73,3 @@ def due(
     if older_than_s is None:
         return rest
     return [run for run in rest if run.ended_ms <= now_ms - older_than_s * 1_000]
-
-
-def set_aside(home: Path, run_id: str) -> None:
-    """Take a run's folder out of ``runs`` in one move; one that is no real folder stays."""
-    folder = home / "runs" / run_id
-    if folder.is_dir() and not folder.is_symlink():
-        remains = home / f"{_REMAINS}{run_id}"
-        if remains.exists():
-            shutil.rmtree(remains)
-        os.rename(folder, remains)
-
-
-def remove_remains(home: Path) -> None:
-    """Remove the folders that were set aside, by this call or by one that was interrupted."""
-    with os.scandir(home) as entries:
-        remains = [
-            entry.path
-            for entry in entries
-            if entry.name.startswith(_REMAINS) and entry.is_dir(follow_symlinks=False)
-        ]
-    for path in remains:
-        shutil.rmtree(path)

@@ -129,6 +129,12 @@ def _check(home: Path, folder: Path) -> ImportedRun:
     if listing is not None:
         with listing:
             known = listing.run(folder.name) is not None
+            if not known and folder.name in listing.forgotten():
+                raise RunConflict(
+                    f"{home} has removed a run of that id, and its next opening finishes that: "
+                    "call `lev host` once, and repeat this",
+                    run_id=folder.name,
+                )
     if known or os.path.lexists(home / "runs" / folder.name):
         raise RunConflict(f"{home} has a run of that id already", run_id=folder.name)
     return found

@@ -78,7 +78,7 @@ def look(home: Path, *, limit: int, after: int | None, ended: bool) -> Snapshot:
         more = len(runs) > limit
         runs = runs[:limit]
         counts, quarantined = listing.counts(), listing.quarantined()
-        others = _unknown(home, listing.run_ids())
+        others = _unknown(home, listing.run_ids() | listing.forgotten())
     if hosting == "not_hosted":
         hosting = hosting_state(home)
     following = runs[-1].ordinal if more else None

@@ -78,6 +78,12 @@ _RUN_TABLES: Final = (
     *(("mirror", "run"), ("owing", "run"), ("quarantine", "run")),
     *(("store_summary", "run"), ("store_superseded", "run")),
 )
+_FORGET_FOLDER: Final = """
+insert or replace into mirror
+    select -ordinal, run_id, (select step from world), 0, x'', x'' from run where ordinal = ?
+"""
+"""What is to stand in the folder of a forgotten run: nothing. Under the negative of its ordinal,
+since its other rows of the mirror go; see Reader.forgotten."""
 _DROP_SUPERSEDED: Final = """
 delete from state where (owner, part, cut) in (
     select old.owner, old.part, old.cut from state new
@@ -221,6 +227,8 @@ class Database(Reader):
                 self._owe(batch.owing)
             if batch.gone:
                 self._drop_runs(batch.gone, last)
+            if batch.let_go:
+                self._let_go(batch.let_go)
         if last is not None:
             self._step = last
 
@@ -234,12 +242,21 @@ class Database(Reader):
     def _drop_runs(self, ordinals: Sequence[int], step: int | None) -> None:
         """Forget what lists and charges runs; their state goes with the next cut."""
         keys = [(ordinal,) for ordinal in ordinals]
+        self._db.executemany(_FORGET_FOLDER, keys)
         for table, column in _RUN_TABLES:
             self._db.executemany(f"delete from {table} where {column} = ?", keys)  # noqa: S608
         self._db.executemany(
             "insert or replace into gone values (?, coalesce(?, (select step from world)))",
             [(ordinal, step) for ordinal in ordinals],
         )
+
+    def let_go(self, ordinals: Iterable[int]) -> None:
+        """The folders of these forgotten runs are gone for good, or belong to another run now."""
+        with self._fenced():
+            self._let_go(ordinals)
+
+    def _let_go(self, ordinals: Iterable[int]) -> None:
+        self._db.executemany("delete from mirror where run = ?", [(-n,) for n in ordinals])
 
     def write_state(self, rows: Iterable[StateRow]) -> None:
         """Add rows of a cut that ``finish_cut`` will make valid. ``body`` None removes a part.

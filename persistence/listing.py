@@ -160,6 +160,10 @@ class Listing:
         """The ids of all runs, ended ones too."""
         return {str(row[0]) for row in self._all("select run_id from run")}
 
+    def forgotten(self) -> set[str]:
+        """Ids of runs that were removed, whose folders the next host removes if they are there."""
+        return {str(row[0]) for row in self._all("select file from mirror where run < 0")}
+
     def quarantined(self) -> dict[str, str]:
         """By id, why runs are hosted by nobody: the newest host left them out, or the next one will
         because hosts died while they decoded them."""

@@ -243,10 +243,15 @@ class Reader:
         rows = self._all("select * from ledger where run = ? order by effect, attempt", (run,))
         return [LedgerRow(*row) for row in rows]
 
+    def forgotten(self) -> list[tuple[int, str]]:
+        """(ordinal, run id) of forgotten runs whose folders may not be removed yet."""
+        rows = self._all("select -run, file from mirror where run < 0 order by run desc")
+        return [(int(ordinal), str(run_id)) for ordinal, run_id in rows]
+
     def mirror_rows(self, run: int | None = None) -> list[MirrorRow]:
         """The newest write of each mirrored file, of one run or of all."""
         if run is None:
-            rows = self._all("select * from mirror order by run, file")
+            rows = self._all("select * from mirror where run >= 0 order by run, file")
         else:
             rows = self._all("select * from mirror where run = ? order by file", (run,))
         return [MirrorRow(*row) for row in rows]

@@ -141,6 +141,8 @@ class Batch(Struct):
     mirror: list[MirrorRow] = field(default_factory=list[MirrorRow])
     secrets: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     gone: list[int] = field(default_factory=list[int])
+    let_go: list[int] = field(default_factory=list[int])
+    """Runs of earlier batches' ``gone`` whose folders are removed by now."""
     endings: list[StoreRow] = field(default_factory=list[StoreRow])
     owing: dict[int, bool] = field(default_factory=dict[int, bool])
     """Ended runs, and whether something of them is outside yet."""

@@ -28,6 +28,7 @@ from leviath.simulation.disk_log import (
     Found,
     Link,
     Operation,
+    RemoveFolder,
     Rename,
     Sync,
     Truncate,
@@ -362,6 +363,7 @@ class RecordingFileSystem(RealFileSystem):
         super().remove_tree(folder, name)
         for path in gone:
             self.recording.record(Unlink(self.recording.relative_removed(path)))
+        self.recording.record(RemoveFolder(self.recording.relative_removed(place)))
 
     def _name(self, folder: int, name: str) -> str:
         return os.path.join(self._folders[folder], name)

@@ -5,7 +5,8 @@ The model, which is what SQLite and our file layer are entitled to:
 * bytes of a file last once it was synced; names in a folder last once the folder was synced;
 * of what was not synced, any subset may be there, in any order, and a write may be torn at a sector
   of 512 bytes, which is itself whole;
-* folders always exist, and access rights are not modelled.
+* folders always exist, until one is removed with all names in it, which lasts once its parent was
+  synced; access rights are not modelled.
 
 So a rename may be there without the bytes of the renamed file. What is synced never rots: damaged
 disks are another test.
@@ -77,6 +78,12 @@ class Unlink(Struct, frozen=True):
     name: str
 
 
+class RemoveFolder(Struct, frozen=True):
+    """A folder was removed, with every name below it; durable with its parent."""
+
+    name: str
+
+
 class Sync(Struct, frozen=True):
     """A file's bytes became durable."""
 
@@ -89,7 +96,7 @@ class FolderSync(Struct, frozen=True):
     folder: str
 
 
-Pending = Link | Write | Truncate | Rename | Exchange | Unlink
+Pending = Link | Write | Truncate | Rename | Exchange | Unlink | RemoveFolder
 Operation = Found | Pending | Sync | FolderSync
 
 
@@ -150,6 +157,11 @@ class _Disk:
     def _settle(self, done: list[Pending]) -> None:
         self._names, self._data = self._after(done)
         settled = set(map(id, done))
+        for removal in done:
+            if isinstance(removal, RemoveFolder):
+                # What was done to names in it before went with it.
+                before = self._pending[: self._pending.index(removal)]
+                settled |= {id(op) for op in before if _is_below(op, removal.name)}
         self._pending = [op for op in self._pending if id(op) not in settled]
 
     def images(self, position: int) -> Iterator[CrashImage]:
@@ -200,6 +212,8 @@ class _Disk:
                     names[name] = file
                 case Unlink(name):
                     names.pop(name, None)
+                case RemoveFolder(name):
+                    names = {at: file for at, file in names.items() if not _is_in(at, name)}
                 case Rename(old, new):
                     if old in names:
                         names[new] = names.pop(old)
@@ -217,9 +231,17 @@ def _is_of(operation: Pending, file: int) -> bool:
     return isinstance(operation, Write | Truncate) and operation.file == file
 
 
+def _is_below(operation: Pending, folder: str) -> bool:
+    return any(_is_in(f"{place}/", folder) for place in _folders(operation))
+
+
+def _is_in(name: str, folder: str) -> bool:
+    return name.startswith(f"{folder}/")
+
+
 def _folders(operation: Pending) -> set[str]:
     match operation:
-        case Link(_, name) | Unlink(name):
+        case Link(_, name) | Unlink(name) | RemoveFolder(name):
             return {os.path.dirname(name)}
         case Rename(old, new) | Exchange(old, new):
             return {os.path.dirname(old), os.path.dirname(new)}

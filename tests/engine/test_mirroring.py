@@ -26,6 +26,9 @@ class _Nothing:
     def problems(self) -> dict[str, str]:
         return {}
 
+    def removed(self) -> list[int]:
+        return []
+
 
 def _turn(hand: Hand, mirror: Mirror, now_ms: int) -> None:
     hand.reply("", ("a", "look", "{}"))

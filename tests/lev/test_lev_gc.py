@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lev_commands import Place
 
-from leviath.lev.gc import due, remove_remains, set_aside
+from leviath.lev.gc import due
 from leviath.persistence.database import open_database
 from leviath.persistence.listing import EndedRun, Listing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def folders(place: Place) -> list[str]:
@@ -93,30 +88,6 @@ def test_a_parent_stays_while_a_child_has_not_ended(place: Place) -> None:
     assert listing is not None
     with listing:
         assert listing.ended() == []
-
-
-def test_a_symbolic_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "file").write_text("stays")
-    home = tmp_path / "home"
-    (home / "runs").mkdir(parents=True)
-    (home / "runs/x").symlink_to(outside)
-    (home / ".gone-y").symlink_to(outside)
-    set_aside(home, "x")
-    remove_remains(home)
-    assert (outside / "file").read_text() == "stays"
-    assert (home / "runs/x").is_symlink()
-
-
-def test_what_an_interrupted_call_left_goes_with_the_next(tmp_path: Path) -> None:
-    for name in (".gone-a", "runs/a", "runs/b"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "file").write_text(name)
-    set_aside(tmp_path, "a")
-    set_aside(tmp_path, "never-there")
-    remove_remains(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b", "file", "runs"]
 
 
 @given(

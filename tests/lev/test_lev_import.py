@@ -10,6 +10,7 @@ import pytest
 from lev_commands import Place
 
 from leviath.lev.importing import copy_run, run_folders
+from leviath.persistence.database import open_database
 from leviath.persistence.home import HomeLock
 from leviath.persistence.run_meta import RunMeta
 
@@ -112,3 +113,15 @@ def test_a_copy_is_private_and_follows_no_link(place: Place) -> None:
     for path in found.values():
         assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600)
     assert [name for name in os.listdir(place.home) if name.startswith(".")] == []
+
+
+def test_a_run_whose_removal_is_not_finished_does_not_come_in_its_place(place: Place) -> None:
+    place.spawn()
+    other = other_home(place, "complete")
+    with open_database(place.home / "world.db", level="process") as database:
+        database.connection.execute("insert into mirror values (-9, 'far-0', 1, 0, x'', x'')")
+    answer = place.lev("import", str(other))
+    assert answer.code == 1
+    assert "its next opening finishes that: call `lev host` once" in answer.err
+    assert place.lev("host").code == 0
+    assert place.lev("import", str(other)).code == 0
