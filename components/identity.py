@@ -54,6 +54,9 @@ class Launch(Component):
     profile: Profile | None = None
     """What ``yolo_profile`` stood for at spawn. None beside a name: it was brought in from a
     document, which carries names only."""
+    callback_url_ref: str | None = None
+    """Names a row of the secret table with the whole address, when ``callback_url`` hides its user
+    name or query; the hidden part is in no component, input or event."""
 
     @property
     def is_unattended(self) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 import trio
 from msgspec import Struct
 
+from leviath.components.address import shown_url
 from leviath.components.errors import SpawnError
 from leviath.engine.limits import CALLBACK_HEAD_BYTES_MAX, CALLBACK_URL_CHARS_MAX
 
@@ -145,12 +146,6 @@ def _private(url: str, where: str) -> str:
         "allow it with callbacks=leviath.HttpCallbacks(allow_private=True), or in lev with "
         "--allow-private-callbacks"
     )
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host and path of an address: a query may carry what authorises."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _split(url: str) -> SplitResult:

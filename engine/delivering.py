@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from leviath.components.address import shown_url
 from leviath.components.clean import cut_utf8
 from leviath.components.errors import LevError
 from leviath.components.inputs import Delivered
 from leviath.components.outbox import delivery_id
-from leviath.engine.callbacks import CallbackAnswer, CallbackRefused, shown_url, signature
+from leviath.engine.callbacks import CallbackAnswer, CallbackRefused, signature
 from leviath.engine.limits import CALLBACK_ANSWER_BYTES_MAX, CALLBACK_TIMEOUT_MS
 from leviath.engine.outside import passes
 from leviath.persistence.callback_body import callback_body
@@ -30,26 +31,28 @@ _RETRYABLE = (408, 429)
 class DeliverJob:
     """One attempt at a delivery."""
 
-    __slots__ = ("command", "done", "key", "outside")
+    __slots__ = ("command", "done", "key", "outside", "url")
 
     def __init__(self, outside: Outside, command: Deliver) -> None:
         self.outside = outside
         self.command = command
+        self.url = command.launch.callback_url or ""
+        """The whole of it once it is sent there; never log it."""
         self.done = False
         """Its one outcome was posted."""
         self.key: Hashable = (command.run, command.delivery.number)
 
     async def perform(self) -> None:
         """Send it and post what became of it."""
-        url = self.command.launch.callback_url or ""
         try:
+            self.url = self._address()
             headers, body = self._message()
         except LevError as error:
             self._post(f"cannot be sent: {error}")
             return
         try:
             with trio.fail_after(CALLBACK_TIMEOUT_MS / 1_000):
-                answer = await self.outside.callbacks.post(url, headers, body)
+                answer = await self.outside.callbacks.post(self.url, headers, body)
         except CallbackRefused as error:
             # Another host may be allowed to: it stays owed.
             self._post(str(error), refused=True)
@@ -63,6 +66,14 @@ class DeliverJob:
             self._post(said or type(error).__name__, retryable=True)
         else:
             self._answered(answer)
+
+    def _address(self) -> str:
+        """Where it goes. Raises LevError when the store has lost the hidden part of that."""
+        ref = self.command.launch.callback_url_ref
+        whole = self.url if ref is None else self.outside.secret(ref)
+        if whole is None:
+            raise LevError("the query of its address is lost; spawn the run with it again")
+        return whole
 
     def _message(self) -> tuple[dict[str, str], bytes]:
         """Headers and body. Raises LevError when the store has lost what they are made of."""
@@ -107,9 +118,11 @@ class DeliverJob:
         self.done = True
         command = self.command
         delivery = command.delivery
+        # An error of somebody else's sender may quote the address that it was given.
+        answer = answer.replace(self.url, shown_url(self.url)) if self.url else answer
         answer = cut_utf8(self.outside.texts.clean(answer), CALLBACK_ANSWER_BYTES_MAX)
         if not more.get("accepted"):
-            where = shown_url(command.launch.callback_url or "")
+            where = shown_url(self.url)
             told = "run %s: callback to %s failed (attempt %d): %s"
             run_id = command.identity.run_id
             _log.warning(told, run_id, where, delivery.attempt, answer)

@@ -315,19 +315,23 @@ class _Task:
         self._prepared.written[n] = None if status.is_ended else remembered
 
     def _meta(self, run_id: str, parts: PartRow) -> bytes:
-        ref = part(parts, Launch).callback_secret_ref
-        value = None
-        if ref is not None:
-            value = self._secrets.get(ref) or self._mirror.database.secret(ref)
+        launch = part(parts, Launch)
+        value = self._secret(launch.callback_secret_ref)
         meta = project_meta(
             parts,
             now_s=self._unit.wall_ms // 1_000,
             world_ms=self._prepared.world_ms,
             children=self._mirror.children_of(run_id),
             secret=None if value is None else Secret(value),
+            url=self._secret(launch.callback_url_ref),
             resolve=self.resolve,
         )
         return meta.to_json()
+
+    def _secret(self, ref: str | None) -> str | None:
+        if ref is None:
+            return None
+        return self._secrets.get(ref) or self._mirror.database.secret(ref)
 
     def _full(self, n: int, run_id: str, parts: PartRow, status: RunStatus) -> None:
         state = encode_state(

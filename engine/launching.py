@@ -244,6 +244,8 @@ def _take_in(run: ImportedRun, opened: Opened, outside: Outside) -> ImportedRun:
     run = hidden(run, opened.texts.redactor)
     for ref, secret in run.secrets:
         outside.keep_secret(ref, secret.reveal())
+    if run.address is not None:
+        outside.keep_secret(*run.address)
     for digest, body in run.bodies:
         opened.texts.keep(body)
         if digest == run.blueprint:

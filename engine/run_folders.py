@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from leviath.components.address import HIDDEN, URL_REF, shown_url
 from leviath.components.base import Component
 from leviath.components.blueprint import Blueprint, StageSpec, canonical_bytes, decode_blueprint
 from leviath.components.clean import clean_text, cut_utf8
@@ -73,6 +74,8 @@ class ImportedRun(Struct, frozen=True):
     """It was at work, and nothing tells what was said: somebody has to look at it first."""
     order: tuple[int, int, str] = (0, 0, "")
     """Parents come before their children, older runs before younger ones."""
+    address: tuple[str, str] | None = None
+    """(reference, whole callback address) for the table of secrets, if it hides something."""
 
     def as_input(self, ticket: int, *, hold: bool) -> Import:
         """The input that brings the run in."""
@@ -201,7 +204,26 @@ def _from_state(found: _Found, name: str, world_ms: int) -> ImportedRun:
         lost.append("the secret that signs its callback")
     parts[Launch] = replace(launch, callback_secret_ref=ref)
     secrets = () if secret is None or ref is None else ((ref, secret),)
-    return _imported(name, parts, state.bodies, secrets, tuple(lost))
+    address = _take_address(parts, meta, name, lost)
+    return replace(_imported(name, parts, state.bodies, secrets, tuple(lost)), address=address)
+
+
+def _take_address(
+    parts: Parts, meta: RunMeta | None, name: str, lost: list[str]
+) -> tuple[str, str] | None:
+    """Hide in ``parts`` what the callback address hides; returns what the store has to keep."""
+    launch = parts[Launch]
+    assert isinstance(launch, Launch)
+    whole = launch.callback_url if meta is None else meta.callback_url or launch.callback_url
+    whole = None if whole is None else clean_text(whole)
+    if whole is not None and HIDDEN in whole:
+        lost.append("its callback address, of which only a part is known")
+        whole = None
+    shown = None if whole is None else shown_url(whole)
+    hides = whole is not None and shown != whole
+    ref = f"{URL_REF}{name}" if hides else None
+    parts[Launch] = replace(launch, callback_url=shown, callback_url_ref=ref)
+    return None if ref is None or whole is None else (ref, whole)
 
 
 def _why(found: _Found) -> str:
@@ -307,14 +329,17 @@ def _from_documents(
     )
     secrets = () if secret is None or ref is None else ((ref, secret),)
     by_kind = {type(part): part for part in parts}
+    address = _take_address(by_kind, meta, name, lost)
     run = _imported(name, by_kind, tuple(bodies.items()), secrets, tuple(lost))
     blind = rebuilding and context is None and meta.status is RunStatus.RUNNING
-    return replace(run, hold=blind)
+    return replace(run, hold=blind, address=address)
 
 
 def _without_secret(meta: RunMeta, text: bytes) -> bytes:
-    """The document as it enters state and journal, where no secret may be."""
-    return text if meta.callback_secret is None else meta.redacted().to_json()
+    """The document as it enters state and journal, where no secret and no hidden part of an
+    address may be."""
+    redacted = meta.redacted()
+    return text if redacted == meta else redacted.to_json()
 
 
 def _stand_in(meta: RunMeta) -> Blueprint:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leviath.components.address import shown_url
 from leviath.components.blueprint import Blueprint
 from leviath.components.errors import SpawnError
 from leviath.components.people import Profile
@@ -154,7 +155,7 @@ def _url(value: object) -> str | None:
         fits = False
     if not fits or any(char.isspace() for char in url):
         raise SpawnError(
-            f"callback_url {arguments.shown(url)} is no address; "
+            f"callback_url {arguments.shown(shown_url(url))} is no address; "
             "write http:// or https://, a host and a path"
         )
     return url

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from leviath.components.address import URL_REF, shown_url
 from leviath.components.blueprint import Blueprint, canonical_bytes
 from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.errors import ConfigError, SpawnError
@@ -154,6 +155,7 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
         intern, clean, label = outside.texts.intern, outside.texts.clean, outside.texts.label
         # First of all: the task may quote it.
         ref = _keep_secret(request.callback_secret, outside, ticket, wall_ms)
+        url, url_ref = _keep_url(request.callback_url, outside, ticket, wall_ms)
         world.blueprints.setdefault(digest, blueprint)
         outside.texts.keep(checked.body)
         task = intern(request.task)
@@ -169,8 +171,9 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
             profile=request.profile,
             output_request=None if output is None else clean(output),
             metadata=tuple((clean(k), clean(v)) for k, v in request.metadata.items()),
-            callback_url=None if request.callback_url is None else clean(request.callback_url),
+            callback_url=url,
             callback_secret_ref=ref,
+            callback_url_ref=url_ref,
             region_inputs=tuple((k, intern(v)) for k, v in request.regions.items()),
             allow=tuple(map(label, request.allow)),
             num_stages=len(blueprint.stages),
@@ -193,6 +196,21 @@ def _keep_secret(
     outside.keep_secret(ref, value)
     outside.texts.redactor.learn(value)
     return ref
+
+
+def _keep_url(
+    url: str | None, outside: Outside, ticket: int, wall_ms: int
+) -> tuple[str | None, str | None]:
+    """The address as everybody may see it, and the name of the whole one if that hides anything."""
+    if url is None:
+        return None, None
+    whole = clean_text(url)
+    shown = shown_url(whole)
+    if shown == whole:
+        return outside.texts.clean(whole), None
+    ref = f"{URL_REF}{wall_ms}-{ticket}"
+    outside.keep_secret(ref, whole)
+    return outside.texts.clean(shown), ref
 
 
 def _blueprint(agent: Agent) -> tuple[Blueprint, str]:
@@ -256,7 +274,8 @@ def _check_secrets(
         "the key": request.key,
         "the run_id": request.run_id,
         "the workdir": workdir,
-        "the callback_url": request.callback_url or "",
+        # What it hides is kept as a secret itself.
+        "the callback_url": shown_url(request.callback_url or ""),
         "the blueprint": checked.body.decode(errors="replace"),
     }
     for what, text in kept.items():

@@ -74,15 +74,19 @@ def project_meta(
     world_ms: int,
     children: tuple[str, ...] = (),
     secret: Secret | None = None,
+    url: str | None = None,
     resolve: Resolve = body_only,
 ) -> RunMeta:
     """The run as its meta.json tells it, written at ``now_s`` (Unix seconds).
 
     ``world_ms`` is the world time of that moment: the open span of the clock ends there.
     ``children`` are the run ids that name this run as their parent; ``secret`` is the value behind
-    ``Launch.callback_secret_ref``; ``resolve`` gives the whole of a Text.
+    ``Launch.callback_secret_ref``, ``url`` the one behind ``Launch.callback_url_ref``; ``resolve``
+    gives the whole of a Text.
     """
     meta = _project(parts, now_s, world_ms, children, secret, resolve)
+    if url is not None:
+        meta = replace(meta, callback_url=url)
     imported = maybe(parts, Imported)
     if imported is None or not imported.document:
         return meta

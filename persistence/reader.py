@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from leviath.components.address import URL_REF
 from leviath.components.errors import Damaged
 from leviath.persistence import schema
 from leviath.persistence.connect import translated
@@ -178,9 +179,9 @@ class Reader:
         return None if row is None else row[0]
 
     def newest_secrets(self, limit: int) -> list[str]:
-        """Values of secrets, the newest last; never log them."""
-        sql = "select value from secret order by ref desc limit ?"
-        return [value for (value,) in self._all(sql, (limit,))][::-1]
+        """Secrets that sign callbacks, the newest last; never log them."""
+        sql = "select value from secret where ref not glob ? order by ref desc limit ?"
+        return [value for (value,) in self._all(sql, (f"{URL_REF}*", limit))][::-1]
 
     # --- what listings read --------------------------------------------------------------------
 

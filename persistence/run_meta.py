@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import msgspec
 
+from leviath.components.address import shown_url
 from leviath.components.clean import clean_text
 from leviath.components.errors import DocumentError
 from leviath.components.run_status import RunStatus
@@ -187,7 +188,7 @@ class RunMeta(Document, frozen=True, kw_only=True):
             raise json_text.named(error, os.fspath(path)) from error.__cause__
 
     def to_json(self) -> bytes:
-        """The text of ``meta.json``, the callback secret in clear: for the private file only.
+        """The text of ``meta.json``, callback secret and address in clear: for the private file.
 
         Readers outside get ``to_public_json``. Raises DocumentError for a cost without a number.
         """
@@ -202,8 +203,9 @@ class RunMeta(Document, frozen=True, kw_only=True):
         return msgspec.json.encode(self.public_dict())
 
     def redacted(self) -> RunMeta:
-        """A copy without the callback secret, all else equal."""
-        return msgspec.structs.replace(self, callback_secret=None)
+        """A copy without the callback secret and what a callback address hides, all else equal."""
+        url = None if self.callback_url is None else shown_url(self.callback_url)
+        return msgspec.structs.replace(self, callback_secret=None, callback_url=url)
 
     def touch(self, *, now: int) -> RunMeta:
         """A copy written at ``now``. Progress is another matter: ``last_progress_at`` stays."""

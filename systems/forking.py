@@ -172,6 +172,7 @@ def _begin_anew(
         started_ms=tick.now.wall_ms,
         callback_url=None,
         callback_secret_ref=None,
+        callback_url_ref=None,
     )
     runs = clock_runs(status.status, status.waiting)
     parts[Clock] = Clock(since_ms=tick.now.world_ms if runs else None)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies_run_meta import run_metas
 
+from leviath.components.address import shown_url
 from leviath.components.run_status import RunStatus
 from leviath.components.secret import Secret
 from leviath.persistence.run_meta import RunMeta
@@ -56,10 +57,11 @@ def test_touch_moves_the_time_of_writing_and_nothing_else(meta: RunMeta, now: in
 
 @given(run_metas)
 def test_redacting_takes_the_secret_and_nothing_else(meta: RunMeta) -> None:
-    secret = meta.callback_secret
+    secret, url = meta.callback_secret, meta.callback_url
     redacted = meta.redacted()
     assert redacted.callback_secret is None
-    assert msgspec.structs.replace(redacted, callback_secret=secret) == meta
+    assert redacted.callback_url == (None if url is None else shown_url(url))
+    assert msgspec.structs.replace(redacted, callback_secret=secret, callback_url=url) == meta
     assert meta.callback_secret is secret
 
 
