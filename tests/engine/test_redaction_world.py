@@ -263,8 +263,8 @@ async def test_a_home_opened_again_still_hides_the_secrets_of_its_callbacks(tmp_
     [
         {"key": ENV},
         {"run_id": ENV},
-        {"callback_url": f"https://example.org/?token={ENV}"},
-        {"callback_url": f"https://example.org/?token={CALLBACK}", "callback_secret": CALLBACK},
+        {"callback_url": f"https://example.org/{ENV}"},
+        {"callback_url": f"https://example.org/{CALLBACK}", "callback_secret": CALLBACK},
         {"workdir": ENV},
         {"agent": one(head=f'description = "{ENV}"')},
     ],
