@@ -38,6 +38,8 @@ class Infer(Part):
     workdir: str
     question: str = ""
     """Of a routing call: asked after everything else, and kept out of the context."""
+    output_tokens_max: int = 0
+    """Longest reply, where a budget needs one and the stage sets none; 0 for none."""
 
 
 class CallTool(Part):

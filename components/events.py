@@ -108,6 +108,14 @@ class CallFailed(Event, tag="failed"):
     """None: this was the last attempt on this model."""
 
 
+class CallRefused(Event, tag="refused"):
+    """A model call was not made: a budget does not cover it, or its price is not known."""
+
+    cause: str
+    """own_budget, shared_budget, time_budget, step_cap for turns, or not_retryable for a price."""
+    message: str
+
+
 class ToolStarted(Event, tag="tool"):
     """One attempt at a tool call goes out."""
 
@@ -221,6 +229,7 @@ WorldEvent: TypeAlias = (
     | StageEntered
     | TurnFinished
     | CallFailed
+    | CallRefused
     | ToolStarted
     | ToolEnded
     | CallUnknown

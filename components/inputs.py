@@ -10,6 +10,7 @@ from typing import TypeAlias, dataclass_transform
 
 from msgspec import Struct, field
 
+from leviath.components.budget import Limits
 from leviath.components.context import AskedCall
 from leviath.components.identity import Launch
 from leviath.components.text import Text
@@ -80,6 +81,10 @@ class Spawn(_Input, tag="spawn"):
     run_id: str = ""
     """"" lets the step mint one."""
     parent: int = 0
+    budget: Limits | None = None
+    """Of the run alone."""
+    tree_budget: Limits | None = None
+    """Of the run and all runs below it together."""
 
 
 class Gathered(_Input, tag="gathered"):
@@ -169,6 +174,9 @@ class Resume(_Input, tag="resume"):
     run: int
     ticket: int = 0
     actor: str = "host"
+    budget: Limits | None = None
+    """What it names takes the place of the old limits; the others stay."""
+    tree_budget: Limits | None = None
 
 
 class Cancel(_Input, tag="cancel"):

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from leviath.components.base import Component
+from leviath.components.budget import Allowance, FleetSpent, Reserved, TreeSpent
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Inbox, Timers, Turn
 from leviath.components.family import FanOut, Joins, Rounds, Split, TreeUse, Worker
@@ -50,6 +51,9 @@ RUN_PARTS: Final[tuple[type[Component], ...]] = (
     Rounds,
     Forked,
     Prompts,
+    Allowance,
+    Reserved,
+    TreeSpent,
 )
 WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Counters,
@@ -58,6 +62,7 @@ WORLD_PARTS: Final[tuple[type[Component], ...]] = (
     Offer,
     Prices,
     Breakers,
+    FleetSpent,
 )
 PARTS: Final = MappingProxyType({kind.__name__: kind for kind in RUN_PARTS + WORLD_PARTS})
 DECODERS: Final = MappingProxyType(

@@ -4,6 +4,7 @@ prices, breakers."""
 from __future__ import annotations
 
 from leviath.components.base import Component, Part
+from leviath.components.budget import Limits
 from leviath.components.money import Rates
 
 
@@ -94,6 +95,14 @@ class Policy(Component):
     steps go on. Keeps a step short, however large the tree is."""
     child_result_bytes_max: int = 65_536
     """What a parent is shown of all results that one of its calls waited for."""
+    budget_output_tokens: int = 8_192
+    """Longest reply while a budget covers the call and its stage sets no ``max_output_tokens``: the
+    call is made with this limit, so that what is set aside for it is enough."""
+    budget_prompt_tokens: int = 0
+    """At least so many prompt tokens are set aside for a call: where a provider's own instructions
+    make prompts longer than what the engine sees of them."""
+    fleet_budget: Limits | None = None
+    """For all runs of the world together."""
 
 
 class OfferedModel(Part):

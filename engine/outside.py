@@ -32,6 +32,7 @@ from leviath.engine.ports import InferenceReply, InferenceRequest
 from leviath.engine.prompt import Prompt
 from leviath.engine.tools import MayHaveHappened, ToolCall, ToolResult
 from leviath.systems.agent_calls import AGENT_TOOLS
+from leviath.systems.budgets import ROUTING_OUTPUT_TOKENS
 from leviath.systems.inference import CALL_NANO_MAX
 from leviath.systems.views import QUESTION_TOOLS
 
@@ -115,6 +116,7 @@ class Outside:
         blueprint = self.blueprints[command.blueprint]
         model = blueprint.stages[command.stage_index].model
         routing = command.purpose == "routing"
+        longest = model.max_output_tokens or command.output_tokens_max or None
         identity = None if self.identity is None else self.identity(command.run)
         return InferenceRequest(
             run_id=command.run_id,
@@ -127,7 +129,7 @@ class Outside:
             stage=command.stage,
             messages=Prompt(command, blueprint, self.texts.resolve),
             tools=tuple(self.offering.specs[digest] for digest in command.tools),
-            max_output_tokens=256 if routing else model.max_output_tokens,
+            max_output_tokens=ROUTING_OUTPUT_TOKENS if routing else longest,
             temperature_milli=0 if routing else model.temperature_milli,
             parameters_json=model.parameters_json,
             timeout_ms=command.timeout_ms,

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 Offerable: TypeAlias = Sequence[Tool | Callable[..., object] | OfferedTool]
 START_MS = 1_790_000_000_000
+_OF_SPAWN = ("key", "run_id", "parent", "budget", "tree_budget")
 
 
 class Hand:
@@ -166,7 +167,7 @@ class Hand:
     def spawn(self, blueprint: Blueprint, task: str = "", **more: Any) -> int:
         """Start a run; returns its ordinal."""
         digest = self._shelve(blueprint)
-        options = {key: more.pop(key) for key in ("key", "run_id", "parent") if key in more}
+        options = {key: more.pop(key) for key in _OF_SPAWN if key in more}
         launch = Launch(
             task=inline(task),
             workdir="/w",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
+from leviath.components.budget import Allowance
 from leviath.components.effects import Effects, Timers
 from leviath.components.identity import Identity, Tree
 from leviath.components.marker import Marker
@@ -19,6 +20,7 @@ from leviath.components.outbox import Outbox
 from leviath.components.progress import Resolution
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
+from leviath.systems.reserves import WORKS, over_ms
 
 if TYPE_CHECKING:
     from leviath.systems.world import World
@@ -59,6 +61,7 @@ class Caches:
         world.watch(Effects, self._effects)
         world.watch(Timers, self._timers)
         world.watch(Outbox, self._outbox)
+        world.watch(Allowance, self._allowance)
         world.watch(Status, self._status)
         world.watch(Position, self._position)
         world.watch(Resolution, self._resolution)
@@ -82,6 +85,10 @@ class Caches:
         self._stale_loads[owner] = None
 
     def _outbox(self, owner: int, old: Outbox | None, new: Outbox | None) -> None:
+        self._stale_loads[owner] = None
+
+    def _allowance(self, owner: int, old: Allowance | None, new: Allowance | None) -> None:
+        self.world.purses.allowance_put(owner, old, new)
         self._stale_loads[owner] = None
 
     def _status(self, owner: int, old: Status | None, new: Status | None) -> None:
@@ -162,6 +169,11 @@ class Caches:
                 for timer in (timers.stall_ms, timers.stuck_ms):
                     if timer is not None and (due is None or timer < due):
                         due = timer
+            allowance: Allowance | None = row.get(Allowance)
+            if allowance is not None and status in WORKS:
+                over = over_ms(allowance)
+                if over is not None and (due is None or over < due):
+                    due = over
         if keys or owner in self._holds:
             self._refresh_hold(owner, keys)
         if due != self._due.get(owner):
@@ -344,6 +356,7 @@ class Caches:
             "keys": dict(sorted(self.world.by_key.items())),
             "queues": self.world.queues(),
             "trees": self.world.trees.snapshot(),
+            "purses": self.world.purses.snapshot(),
         }
 
 

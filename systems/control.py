@@ -17,13 +17,14 @@ from leviath.components.progress import Clock, Cost, Ledgers, Outcome, Resolutio
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Position, Status
 from leviath.components.text import EMPTY, inline
-from leviath.systems import prompts, slots, stages, tools
+from leviath.systems import budgets, prompts, slots, stages, tools
 from leviath.systems.answers import use_held
 from leviath.systems.deliveries import announce
 from leviath.systems.endings import summarise
 from leviath.systems.inference import resume_held
 from leviath.systems.moves import end, give_up_work, move, set_totals, touch
 from leviath.systems.opening import wake_set_up
+from leviath.systems.reserves import release_strays
 from leviath.systems.run import Ack, ResumedFact, Run
 
 if TYPE_CHECKING:
@@ -89,11 +90,9 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
         message = f"{run.run_id} is held because its parent {holder} is paused; resume that run"
         _refuse(tick, ask.ticket, run, message)
         return
-    if status.status is RunStatus.PAUSED:
-        resume_paused(run, tick, ask.actor)
-    elif status.status is RunStatus.WAITING_INPUT and _waits_for_nobody(run):
-        _drive_again(run, tick, caches, ask.actor)
-    elif status.status in (RunStatus.ERROR, RunStatus.CANCELLED):
+    is_waiting = status.status is RunStatus.WAITING_INPUT and _waits_for_nobody(run)
+    is_early = status.status in (RunStatus.ERROR, RunStatus.CANCELLED)
+    if is_early:
         if not stages.has_started(run):
             message = f"{run.run_id} ended before its first stage; spawn it again"
             _refuse(tick, ask.ticket, run, message)
@@ -104,8 +103,7 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
             )
             _refuse(tick, ask.ticket, run, message + "for, is over; resume the parent, or spawn it")
             return
-        _restart(run, tick, ask.actor)
-    else:
+    elif not is_waiting and status.status is not RunStatus.PAUSED:
         _refuse(
             tick,
             ask.ticket,
@@ -114,6 +112,16 @@ def take_resume(run: Run, tick: Tick, caches: Caches, ask: Resume) -> None:
             "that waits for set-up, or one that ended in error or cancelled can be resumed",
         )
         return
+    spent = budgets.resume_with(run, tick, ask)
+    if spent:
+        _refuse(tick, ask.ticket, run, spent)
+        return
+    if is_early:
+        _restart(run, tick, ask.actor)
+    elif is_waiting:
+        _drive_again(run, tick, caches, ask.actor)
+    else:
+        resume_paused(run, tick, ask.actor)
     tick.acks.append(Ack(ask.ticket, run.n, run.run_id))
 
 
@@ -350,6 +358,7 @@ def drop_effect(run: Run, number: int) -> None:
     if effects is not None and any(effect.number == number for effect in effects.items):
         items = tuple(effect for effect in effects.items if effect.number != number)
         run.put(replace(effects, items=items))
+        release_strays(run)
 
 
 def put_down(run: Run, tick: Tick, message: str) -> None:
@@ -363,6 +372,7 @@ def put_down(run: Run, tick: Tick, message: str) -> None:
         run.remove(kind)
     prompts.close_all(run, tick)
     run.put(Effects())
+    release_strays(run)
     error = Status(RunStatus.ERROR, error=message, why="put down", attempt=old.attempt)
     run.put(error)
     clock = run.find(Clock) or Clock()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.budget import Allowance, Reserved, TreeSpent
 from leviath.components.context import Context, Region
 from leviath.components.effects import Effects, Timers, Turn
 from leviath.components.errors import WorldError
@@ -38,6 +39,7 @@ from leviath.systems.joins import interrupt
 from leviath.systems.moves import clock_runs, move, progressed, touch
 from leviath.systems.opening import rest_run, settle_run
 from leviath.systems.prompts import POINT
+from leviath.systems.reserves import began_anew
 from leviath.systems.run import Ack, Run
 from leviath.systems.spawning import mint, window_tokens
 
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from leviath.systems.world import World
 
 _Parts = dict[type["Component"], "Component"]
-_NOT_TAKEN = (Imported, Outbox, Position, TreeUse, Worker)
+_NOT_TAKEN = (Imported, Outbox, Position, Reserved, TreeSpent, TreeUse, Worker)
 """What is about the other run's place in its world."""
 _WAITS_FOR_OTHERS = (Marker.waiting_for_children, Marker.fan_out_waiting)
 
@@ -180,6 +182,10 @@ def _begin_anew(
     prefix = _sum(cost, before.prefix) if isinstance(before, Forked) else cost
     parts[Forked] = Forked(fork.source_world_id, fork.source_run_id, fork.step, prefix)
     parts[Cost] = Cost()
+    allowance = parts.get(Allowance)
+    if isinstance(allowance, Allowance):
+        # As much again, from now on: what the other run spent is no part of it.
+        parts[Allowance] = began_anew(allowance, tick.now.world_ms)
     ledgers = parts.get(Ledgers)
     if isinstance(ledgers, Ledgers):
         parts[Ledgers] = Ledgers(tuple(_unspent(row) for row in ledgers.stages))

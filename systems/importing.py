@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.budget import Allowance
 from leviath.components.effects import Effects
 from leviath.components.events import Spawned
 from leviath.components.identity import Identity, Tree
@@ -21,6 +22,7 @@ from leviath.systems.endings import known_cause, summarise
 from leviath.systems.joins import interrupt
 from leviath.systems.moves import clock_runs, move, touch
 from leviath.systems.opening import rest_run, settle_run
+from leviath.systems.reserves import began_anew
 from leviath.systems.run import Ack, Run
 
 if TYPE_CHECKING:
@@ -116,6 +118,10 @@ def _admit(
         parts[Tree] = replace(tree, parent=parent, root=root)
     if clock_runs(status.status, status.waiting) and clock.since_ms is None:
         parts[Clock] = replace(clock, since_ms=tick.now.world_ms)
+    allowance = parts.get(Allowance)
+    if isinstance(allowance, Allowance):
+        # Its times are of another world's clock.
+        parts[Allowance] = began_anew(allowance, tick.now.world_ms)
     world.admit(ordinal, parts.values())
     if isinstance(position, Position):
         world.set_marker(ordinal, position.marker)

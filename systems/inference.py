@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.budget import Reserved
 from leviath.components.effects import Call, Effect, Effects, Held, Turn
 from leviath.components.error_kind import ErrorKind, error_kind, error_policy
 from leviath.components.events import CallFailed, TurnFinished
 from leviath.components.marker import Marker
-from leviath.components.money import Rates, amount, amount_at_most
+from leviath.components.money import amount, amount_at_most
 from leviath.components.output import Flags
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Cost, Ledgers, Resolution, Stage, Visits
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
-from leviath.components.world_facts import Counters, Offer, Prices
-from leviath.systems import slots
+from leviath.components.world_facts import Counters
+from leviath.systems import reserves, slots
+from leviath.systems.budgets import rates_of, window_of
 from leviath.systems.draw import jittered
 from leviath.systems.endings import charge_late
 from leviath.systems.moves import park, set_marker, set_totals, touch
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from leviath.components.inputs import InferenceFinished
     from leviath.systems.caches import Caches
     from leviath.systems.run import Run, Tick
-    from leviath.systems.world import World
 
 CALL_NANO_MAX = 10**15
 """A million dollars for one call: beyond it the figure is taken for unknown."""
@@ -54,6 +55,8 @@ def take_inference(run: Run, tick: Tick, caches: Caches, done: InferenceFinished
     effects = run.get(Effects)
     effect = effects.find(done.effect)
     fact = _charge(run, tick, effect, done)
+    if Reserved in run.row:
+        _settle(run, effect, done, fact)
     if effect is None or effect.attempt != done.attempt or not effect.live:
         _replaces_interrupted(run, tick, done, fact)
         return
@@ -103,12 +106,19 @@ def use_reply(run: Run, tick: Tick, turn: Turn) -> None:
 # --- charging -----------------------------------------------------------------------------------
 
 
-def _rates(world: World, provider: str, model: str) -> Rates | None:
-    prices = world.find(WORLD_OWNER, Prices)
-    for row in () if prices is None else prices.rows:
-        if row.provider == provider and row.model == model:
-            return row.rates
-    return None
+def _settle(
+    run: Run, effect: Effect | None, done: InferenceFinished, fact: LedgerFact | None
+) -> None:
+    """Give back what was set aside for an attempt that ended."""
+    waits = effect is not None and not effect.superseded and run.status is RunStatus.PAUSED
+    reserves.settle(
+        run,
+        done.effect,
+        done.attempt,
+        fact,
+        done.error_kind,
+        keeps_turn=waits and not done.error_kind,
+    )
 
 
 def _announce(run: Run, tick: Tick, fact: LedgerFact, tool_calls: int) -> None:
@@ -143,7 +153,7 @@ def _charge(
     nano = done.cost_nano_usd
     certainty = "provider"
     if nano is None:
-        rates = _rates(run.world, provider, model)
+        rates = rates_of(run.world, provider, model)
         known = any(tokens) or not done.error_kind
         if rates is not None and known:
             nano, certainty = amount(rates, *tokens), "computed"
@@ -177,6 +187,8 @@ def _turn(run: Run) -> int:
 def charge(run: Run, tick: Tick, fact: LedgerFact) -> None:
     """Add one ledger row, and what it means for the run and its stage."""
     tick.facts.append(fact)
+    if run.world.purses.armed:
+        reserves.count_fact(run, fact)
     cost = run.get(Cost)
     nano = fact.nano_usd or 0
     if cost.priced_nano + nano > TOTAL_MAX:
@@ -234,7 +246,8 @@ def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:
         _turn(run),
     )
     charge(run, tick, fact)
-    most = _at_most(run, effect)
+    hold = reserves.lose_hold(run, effect.number, effect.attempt)
+    most = hold.nano_usd if hold is not None and hold.nano_usd else _at_most(run, effect)
     if most is not None:
         cost = run.get(Cost)
         run.put(replace(cost, upper_nano=cost.upper_nano + most, bounded=cost.bounded + 1))
@@ -243,16 +256,12 @@ def charge_interrupted(run: Run, tick: Tick, effect: Effect) -> None:
 def _at_most(run: Run, effect: Effect) -> int | None:
     """What one attempt may have cost: prompt and reply together fit the model's window, as far as
     that and the rates are known."""
-    rates = _rates(run.world, effect.provider, effect.model)
-    offer = run.world.find(WORLD_OWNER, Offer)
-    if offer is None or rates is None:
+    rates = rates_of(run.world, effect.provider, effect.model)
+    window = window_of(run.world, effect.provider, effect.model)
+    if window is None or rates is None:
         return None
-    for known in offer.contexts:
-        if (known.provider, known.model) == (effect.provider, effect.model):
-            window = known.context_tokens
-            limit = run.stage_spec.model.max_output_tokens
-            return amount_at_most(rates, window, window if limit is None else min(limit, window))
-    return None
+    limit = run.stage_spec.model.max_output_tokens
+    return amount_at_most(rates, window, window if limit is None else min(limit, window))
 
 
 # --- failing ------------------------------------------------------------------------------------

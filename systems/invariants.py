@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from leviath.components.budget import Reserved
 from leviath.components.context import Context
 from leviath.components.effects import Effects, Held, Turn
 from leviath.components.family import FanOut
@@ -184,6 +185,21 @@ def _parent_agrees(world: World, n: int, row: Row) -> bool:
     )
 
 
+def _holds_are_for_calls(world: World, n: int, row: Row) -> bool:
+    """What is set aside is for a call that is outside; a turn, also for a reply that waits."""
+    reserved: Reserved | None = row.get(Reserved)
+    if reserved is None:
+        return True
+    live = {(one.number, one.attempt) for one in row[Effects].items if one.live and one.provider}
+    held: Held | None = row.get(Held)
+    waits = 0 if held is None else held.effect
+    return all(
+        (hold.effect, hold.attempt) in live
+        or (hold.effect == waits and not hold.nano_usd and not hold.tokens)
+        for hold in reserved.holds
+    )
+
+
 def _indexed(world: World, n: int, row: Row) -> bool:
     identity: Identity = row[Identity]
     return identity.ordinal == n and world.by_run_id.get(identity.run_id) == n
@@ -205,6 +221,7 @@ INVARIANTS: tuple[tuple[str, Callable[[World, int, Row], bool]], ...] = (
     ("a call of the turn has a result when it is done", _turn_results_are_settled),
     ("parent and child agree", _parent_agrees),
     ("every open delivery goes out", _deliveries_move),
+    ("what is set aside is for a call", _holds_are_for_calls),
     *TREE_INVARIANTS,
     ("what the runs below a run cost is their sum", sums_agree),
     ("no worker at work counts as ended", counts_no_worker_at_work),
@@ -266,6 +283,7 @@ def _plainly(world: World, n: int, row: Row) -> bool:
         and identity.ordinal == n
         and world.by_run_id.get(identity.run_id) == n
         and FanOut not in row
+        and Reserved not in row
     )
 
 

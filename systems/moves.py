@@ -21,6 +21,7 @@ from leviath.components.text import inline, tokens_of
 from leviath.systems import prompts, regions
 from leviath.systems.deliveries import announce
 from leviath.systems.endings import summarise
+from leviath.systems.reserves import release_strays
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
@@ -197,6 +198,7 @@ def give_up_work(run: Run, tick: Tick) -> None:
         if run.find(Stage) is not None and turn.counted:
             regions.answer_calls(run, tuple(_result_entry(call) for call in turn.calls))
     run.remove(Held)
+    release_strays(run)
     for kind in (Joins, Split, FanOut):
         # Children that work for this run itself go on; workers of a fan-out are not needed now.
         run.remove(kind)

@@ -16,7 +16,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status, Waiting
 from leviath.components.world_facts import Counters, Offer
-from leviath.systems import slots, stages, tools
+from leviath.systems import budgets, slots, stages, tools
 from leviath.systems.deliveries import settle_deliveries
 from leviath.systems.inference import charge_interrupted, give_up
 from leviath.systems.moves import move, park, progressed, set_marker, touch
@@ -207,6 +207,24 @@ def _settle_call(run: Run, tick: Tick, caches: Caches, effect: Effect) -> None:
         set_marker(run, tick, Marker.ready_to_infer)
         return
     timeout_ms = slots.call_total_ms(run)
+    if run.world.purses.armed:
+        why = budgets.reserve(
+            run,
+            tick,
+            effect.number,
+            effect.attempt + 1,
+            effect.provider,
+            effect.model,
+            is_routing=effect.kind == "routing",
+        )
+        if why is not None:
+            effects = run.get(Effects)
+            gone = replace(effect, live=False, due_ms=0)
+            items = tuple(gone if e.number == effect.number else e for e in effects.items)
+            run.put(replace(effects, items=items))
+            slots.drop_probe(run.world, caches, run.n, effect.provider)
+            budgets.refuse(run, tick, why)
+            return
     again = _renew(run, tick, effect, timeout_ms)
     tick.commands.append(slots.infer_command(run, again, timeout_ms))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.budget import Reserved
 from leviath.components.commands import Infer
 from leviath.components.context import Context
 from leviath.components.effects import Effect, Effects, Inbox, Timers
@@ -20,7 +21,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.progress import Resolution, Stage, Visits
 from leviath.components.status import Waiting
 from leviath.components.world_facts import Breaker, Breakers, Counters, Offer
-from leviath.systems import regions
+from leviath.systems import budgets, regions
 from leviath.systems.moves import park, set_marker
 from leviath.systems.run import Run
 from leviath.systems.stages import refresh_candidates
@@ -271,6 +272,10 @@ def issue_probe(run: Run, tick: Tick) -> None:
     if row is not None:
         _store_breaker(run.world, replace(row, probe=run.n))
     issue(run, tick)
+    probing = find_breaker(run.world, row.provider) if row is not None else None
+    if probing is not None and not any(effect.live for effect in run.get(Effects).items):
+        # It was not made after all: the next run in line may test the provider.
+        _store_breaker(run.world, replace(probing, probe=0))
 
 
 def issue(run: Run, tick: Tick) -> None:
@@ -284,6 +289,14 @@ def issue(run: Run, tick: Tick) -> None:
     effects = run.get(Effects)
     pending = _pending(run)
     provider, model = choice_of(run)
+    if run.world.purses.armed:
+        number, attempt = effects.counter + 1, 1
+        if pending is not None:
+            number, attempt = pending.number, pending.attempt + 1
+        why = budgets.reserve(run, tick, number, attempt, provider, model, is_routing=routing)
+        if why is not None:
+            budgets.refuse(run, tick, why)
+            return
     epoch = run.world.get(WORLD_OWNER, Counters).epoch
     if pending is None:
         visits = run.get(Visits)
@@ -380,4 +393,5 @@ def infer_command(run: Run, effect: Effect, timeout_ms: int) -> Infer:
         timeout_ms=timeout_ms,
         workdir=launch.workdir,
         question=routing_question(run) if routing else "",
+        output_tokens_max=run.world.policy.budget_output_tokens if Reserved in run.row else 0,
     )

@@ -34,6 +34,7 @@ from leviath.components.world_facts import Counters, Offer
 from leviath.systems import regions, stages
 from leviath.systems.draw import draw
 from leviath.systems.moves import end, touch
+from leviath.systems.reserves import allowance_of
 from leviath.systems.run import Ack, Run
 from leviath.systems.views import all_regions
 
@@ -77,7 +78,12 @@ def admit_run(
     blueprint = world.blueprints[spawn.launch.blueprint]
     entry = blueprint.entry if worker is None or worker.entry < 0 else worker.entry
     components = _first_components(world, tick, spawn, blueprint, ordinal, run_id, entry)
-    world.admit(ordinal, components if worker is None else (*components, worker))
+    if worker is not None:
+        components.append(worker)
+    allowance = allowance_of(spawn, tick.now.world_ms)
+    if allowance is not None:
+        components.append(allowance)
+    world.admit(ordinal, components)
     run = Run(world, ordinal)
     tick.events.append(
         Spawned(

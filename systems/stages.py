@@ -33,20 +33,25 @@ _MINUTE_MS = 60_000
 
 
 def candidates_of(world: World, launch: Launch, stage: StageSpec) -> tuple[tuple[str, str], ...]:
+    """(provider, model) in order of preference."""
+    offer = world.find(WORLD_OWNER, Offer)
+    return models_of(launch.model_override, stage, None if offer is None else offer.providers)
+
+
+def models_of(
+    override: str | None, stage: StageSpec, providers: tuple[str, ...] | None
+) -> tuple[tuple[str, str], ...]:
     """(provider, model) in order of preference: the launch override alone, else the stage's list
-    as far as the host offers its providers, else the whole list, so that a missing one can be
-    named."""
-    override = launch.model_override
+    as far as its providers are offered, else the whole list, so that a missing one can be named."""
     if override:
         provider, slash, model = override.partition("/")
         if slash:
             return ((provider, model),)
         return ((stage.model.models[0].provider, override),)
     wanted = tuple((ref.provider, ref.model) for ref in stage.model.models)
-    offer = world.find(WORLD_OWNER, Offer)
-    if offer is None:
+    if providers is None:
         return wanted
-    offered = tuple(pair for pair in wanted if pair[0] in offer.providers)
+    offered = tuple(pair for pair in wanted if pair[0] in providers)
     return offered or wanted
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from leviath.components.budget import Allowance
 from leviath.components.commands import Abort
 from leviath.components.effects import Effect, Effects, Timers
 from leviath.components.marker import Marker
@@ -13,9 +14,12 @@ from leviath.components.progress import Resolution
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Waiting
 from leviath.systems import stages
+from leviath.systems.budgets import time_refusal
+from leviath.systems.control import fail_stage
 from leviath.systems.deliveries import deliveries_due
 from leviath.systems.inference import backoff_over
 from leviath.systems.moves import park
+from leviath.systems.reserves import WORKS, over_ms
 
 if TYPE_CHECKING:
     from leviath.systems.run import Run, Tick
@@ -26,6 +30,12 @@ def on_due(run: Run, tick: Tick) -> None:
     deliveries_due(run, tick)
     if run.status.is_ended:
         return
+    allowance = run.find(Allowance)
+    if allowance is not None and run.status in WORKS:
+        over = over_ms(allowance)
+        if over is not None and over <= tick.now.world_ms:
+            _time_over(run, tick, allowance)
+            return
     _effects_due(run, tick)
     timers = run.find(Timers)
     if timers is None or run.status is not RunStatus.RUNNING:
@@ -38,6 +48,14 @@ def on_due(run: Run, tick: Tick) -> None:
         # A run in mid-call is looked at when its turn is over; one that stands ready, now.
         if run.marker is Marker.ready_to_infer:
             stages.begin_turn(run, tick)
+
+
+def _time_over(run: Run, tick: Tick, allowance: Allowance) -> None:
+    """A time budget is over: the stage ends in error, and what is outside is aborted."""
+    why = time_refusal(run, tick.now.world_ms)
+    run.put(replace(allowance, is_out_of_time=True))
+    if why is not None:
+        fail_stage(run, tick, why.message, why.cause)
 
 
 def _effects_due(run: Run, tick: Tick) -> None:

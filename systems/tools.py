@@ -28,6 +28,7 @@ from leviath.systems.moves import park, progressed, set_marker, touch, unpark
 from leviath.systems.parking import find_agent, wait_for_children
 from leviath.systems.repetition import nudge_repetition
 from leviath.systems.reports import tokens_with
+from leviath.systems.reserves import count_turn
 from leviath.systems.stages import begin_turn, fail, is_running
 from leviath.systems.views import offered_tool, view_of
 from leviath.systems.words import quoted
@@ -57,6 +58,8 @@ def process_response(run: Run, tick: Tick) -> None:
         return
     run.put(replace(visits, turns=visits.turns + 1, turn_calls=visits.turn_calls + 1))
     run.put(replace(stage, iteration=stage.iteration + 1))
+    if run.world.purses.armed:
+        count_turn(run)
     progressed(run, tick)
     calls = _with_own_ids(turn.calls, visits.turns + 1)
     run.put(replace(turn, calls=calls, counted=True))

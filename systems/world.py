@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from leviath.components.budget import Allowance, Reserved
 from leviath.components.changes import Change, Gone, Put, Remove, Splice
 from leviath.components.context import Context, Entry, Region
 from leviath.components.errors import WorldError
@@ -29,6 +30,7 @@ from leviath.components.parts import PARTS, RUN_PARTS, WORLD_OWNER
 from leviath.components.progress import Cost
 from leviath.components.status import Position
 from leviath.components.world_facts import Counters, Offer, Policy
+from leviath.systems.reserves import Purses
 from leviath.systems.tree_index import TreeIndex
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class World:
         self._gone: dict[int, None] = {}
         self.trees = TreeIndex(self)
         """Who works for whom; see ``systems.tree_index``."""
+        self.purses = Purses(self)
+        """Who has a budget, and what is set aside; see ``systems.reserves``."""
         self.watchers: dict[type, Any] = {
             Position: self.queue_moved,
             Context: self._context_put,
@@ -114,6 +118,8 @@ class World:
             Cost: self.trees.cost_put,
             FanOut: self.trees.fan_out_put,
             Worker: self._worker_put,
+            Allowance: self.purses.allowance_put,
+            Reserved: self.purses.reserved_put,
         }
         self._queues: dict[Marker, dict[int, None]] = {marker: {} for marker in Marker}
         self.blueprints: dict[bytes, Blueprint] = {}
@@ -336,6 +342,7 @@ class World:
 
     def _policy_changed(self, owner: int, old: Component | None, new: Component | None) -> None:
         self.policy = new if isinstance(new, Policy) else Policy()
+        self.purses.policy_put(self.policy)
 
     def _offer_changed(self, owner: int, old: Component | None, new: Component | None) -> None:
         self.views.clear()

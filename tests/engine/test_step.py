@@ -10,6 +10,7 @@ from hand_agents import ALL, ONE, TALK, TOOLS, agent, asked, stage, texts, wante
 from msgspec.structs import replace
 
 from leviath.components.base import Component
+from leviath.components.budget import Hold, Reserved
 from leviath.components.commands import CallTool, Infer
 from leviath.components.context import AskedCall, Context
 from leviath.components.effects import Effects, Turn
@@ -253,6 +254,8 @@ def test_every_invariant_can_fail() -> None:
     hand.reply("", ("a", "look", "{}"))
     turn = hand.world.get(run, Turn)
     hand.world.put(run, Turn(turn.text, (replace(turn.calls[0], state="done"),), counted=True))
+    seen.update(name for _, name in broken(hand.world, [run], deep=False))
+    hand.world.put(run, Reserved((Hold(7, 1, 5, 5, 0),)))
     seen.update(name for _, name in broken(hand.world, [run], deep=False))
     hand.world.remove(run, Turn)
     seen.update(name for _, name in broken(hand.world, [run]))
