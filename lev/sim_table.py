@@ -176,12 +176,10 @@ def _waits(waits: WaitRow) -> str:
 def _budget(report: Report) -> str:
     budget = usd_text(report.budget_nano_usd or 0)
     if report.budget_spent_ms is None:
-        unpriced = unpriced_calls(report)
-        if unpriced:
-            missing = f"{plural(unpriced, 'call')} without a price"
-            return f"whether the budget of ${budget} was enough is unknown: {missing}"
         return f"the budget of ${budget} was enough"
-    return f"the budget of ${budget} was spent after {wait_text(report.budget_spent_ms)}"
+    after = wait_text(report.budget_spent_ms)
+    stopped = plural(report.budget_runs, "run")
+    return f"the budget of ${budget} was spent after {after}: {stopped} stopped"
 
 
 def grid_lines(played: Sequence[tuple[Mapping[str, object], Report]]) -> list[str]:

@@ -155,7 +155,7 @@ class Fleet:
         self._step(
             [
                 HostOpened(1, RULES),
-                Configured(scenario.policy, self.offer, scenario.prices),
+                Configured(scenario.decides(), self.offer, scenario.prices),
             ]
         )
         self.calendar.begin()

@@ -43,7 +43,11 @@ SAMPLES_MAX: Final = 10_000
 """Rows of the history: beyond it nobody sees more."""
 TURNS_MAX: Final = 100_000
 _EFFECTS: Final = ("pure", "idempotent", "once")
-_POSITIVE: Final = ("slots_default", "attempts_max", "iterations_default", "rounds_max")
+_POSITIVE: Final = (
+    *("slots_default", "attempts_max", "iterations_default", "rounds_max"),
+    "budget_output_tokens",
+)
+_NOT_NUMBERS: Final = ("slots", "fleet_budget")
 
 
 def load_scenario(
@@ -187,7 +191,7 @@ def _policy(top: Fields) -> Policy:
     values: dict[str, int] = {}
     if fields is not None:
         for name in Policy.__struct_fields__:
-            if name != "slots" and fields.has(name):
+            if name not in _NOT_NUMBERS and fields.has(name):
                 values[name] = fields.count(name, None, 1 if name in _POSITIVE else 0)
         fields.done()
     slots: list[tuple[str, str, int]] = []
@@ -383,6 +387,20 @@ def _crash(fields: Fields) -> Crash:
     return crash
 
 
+def _unpriced(scenario: Scenario) -> list[str]:
+    """A budget in dollars covers no call whose price is not known."""
+    priced = {(row.provider, row.model) for row in scenario.prices.rows}
+    stages = [stage for agent in scenario.agents for stage in agent.blueprint.stages]
+    wanted = {(ref.provider, ref.model) for stage in stages for ref in stage.model.models}
+    faults = [
+        f'budget_usd: the price of {provider}/{model} is not known; add prices."{provider}/{model}"'
+        for provider, model in sorted(wanted - priced)
+    ]
+    if not scenario.budget_nano_usd:
+        faults.append("budget_usd: nothing covers no call; give more, or leave it out")
+    return faults
+
+
 def _contradictions(scenario: Scenario) -> list[str]:
     """Parts that do not fit each other: every one is sound by itself."""
     faults: list[str] = []
@@ -404,6 +422,8 @@ def _contradictions(scenario: Scenario) -> list[str]:
             f"agents.{agent.name}: no table [providers.{name}] says how {name} answers; add one"
             for name in sorted(wanted - providers)
         )
+    if scenario.budget_nano_usd is not None:
+        faults += _unpriced(scenario)
     runs = 0
     for at, arrival in enumerate(scenario.arrivals):
         if arrival.agent not in agents:

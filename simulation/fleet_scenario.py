@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leviath.components.blueprint import Blueprint
+from leviath.components.budget import Limits
 from leviath.components.world_facts import Policy, Prices
 from leviath.simulation.chances import Spread
 
@@ -95,6 +97,11 @@ class AgentModel(Struct, frozen=True, kw_only=True):
     """What each further turn adds to the prompt."""
     completion_tokens: Spread = Spread.always(300)
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the last prompt of the longest run."""
+        return self.prompt_tokens.most + self.growth_tokens.most * max(0, self.turns.most - 1)
+
 
 class Arrival(Struct, frozen=True, kw_only=True):
     """Runs of one agent that are started."""
@@ -151,7 +158,24 @@ class Scenario(Struct, frozen=True, kw_only=True):
     commit_ms: int = 3
     """From a step until it is durable, when its commands leave."""
     budget_nano_usd: int | None = None
-    """The report says when so much was spent; nothing stops."""
+    """What the fleet may spend: calls that it does not cover are refused, and their runs end."""
+
+    def decides(self) -> Policy:
+        """The policy that the world records: with the budget, and room for the longest calls."""
+        if self.budget_nano_usd is None:
+            return self.policy
+        usual, own = Policy(), self.policy
+        prompt, output = own.budget_prompt_tokens, own.budget_output_tokens
+        if prompt == usual.budget_prompt_tokens:
+            prompt = max(agent.longest_prompt for agent in self.agents)
+        if output == usual.budget_output_tokens:
+            output = max(1, *(agent.completion_tokens.most for agent in self.agents))
+        return replace(
+            own,
+            budget_prompt_tokens=prompt,
+            budget_output_tokens=output,
+            fleet_budget=Limits(nano_usd=self.budget_nano_usd),
+        )
 
     @staticmethod
     def load(path: str | os.PathLike[str], changes: Mapping[str, object] | None = None) -> Scenario:

@@ -80,6 +80,8 @@ class Measures:
         self.spent_nano = 0
         self.budget_nano = budget_nano
         self.budget_spent_ms: int | None = None
+        self.refused_runs: set[str] = set()
+        self._now_ms = 0
         self.samples: list[Sample] = []
         self.next_sample_ms = 0
         self._sample_ms = sample_ms
@@ -90,6 +92,7 @@ class Measures:
             events.StatusChanged: self._moved,
             events.TurnFinished: self._turn,
             events.CallFailed: self._failed,
+            events.CallRefused: self._refused,
             events.ToolEnded: self._tool,
         }
 
@@ -98,12 +101,13 @@ class Measures:
     def take(self, now_ms: int, told: Iterable[WorldEvent], facts: Iterable[LedgerFact]) -> None:
         """Count the events and ledger rows of one step."""
         handlers = self._handlers
+        self._now_ms = now_ms
         for event in told:
             handler = handlers.get(type(event))
             if handler is not None:
                 handler(event)
         for fact in facts:
-            self._charge(now_ms, fact)
+            self._charge(fact)
 
     def _spawned(self, event: events.Spawned) -> None:
         self.spawned += 1
@@ -122,12 +126,17 @@ class Measures:
         self.errors[event.kind] = self.errors.get(event.kind, 0) + 1
         self.given_up += event.retry_in_ms is None
 
+    def _refused(self, event: events.CallRefused) -> None:
+        self.refused_runs.add(event.run_id)
+        if self.budget_spent_ms is None:
+            self.budget_spent_ms = self._now_ms
+
     def _tool(self, event: events.ToolEnded) -> None:
         self.tool_calls[event.tool] = self.tool_calls.get(event.tool, 0) + 1
         if event.is_error:
             self.tool_errors[event.tool] = self.tool_errors.get(event.tool, 0) + 1
 
-    def _charge(self, now_ms: int, fact: LedgerFact) -> None:
+    def _charge(self, fact: LedgerFact) -> None:
         key = (fact.provider, fact.model)
         money = self.money.get(key)
         if money is None:
@@ -143,9 +152,6 @@ class Measures:
             return
         money.priced_nano += fact.nano_usd
         self.spent_nano += fact.nano_usd
-        budget = self.budget_nano
-        if budget is not None and self.budget_spent_ms is None and self.spent_nano > budget:
-            self.budget_spent_ms = now_ms
 
     def call_begins(self, now_ms: int, key: SlotKey, cap: int, waited_ms: int) -> None:
         """A run got a slot after so long."""
@@ -227,6 +233,7 @@ class Measures:
             spent_nano_usd=self.spent_nano,
             budget_nano_usd=self.budget_nano,
             budget_spent_ms=self.budget_spent_ms,
+            budget_runs=len(self.refused_runs),
             errors=dict(sorted(self.errors.items())),
             given_up=self.given_up,
             tool_calls=dict(sorted(self.tool_calls.items())),

@@ -102,7 +102,9 @@ class Report(Struct, frozen=True, kw_only=True):
     """Of calls with a price."""
     budget_nano_usd: int | None
     budget_spent_ms: int | None
-    """When the budget was passed; None for never, or without one."""
+    """When it first did not cover a call; None for never, or without one."""
+    budget_runs: int
+    """Runs with a call that it did not cover: they ended, unless an edge took the error."""
     errors: dict[str, int]
     """Failed attempts at model calls, by kind."""
     given_up: int

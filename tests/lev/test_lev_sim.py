@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PLAN = """
 title = "A plan"
 duration = "2h"
-budget_usd = "0.05"
+budget_usd = "100"
 [providers.acme]
 latency = { min = "1s", max = "9s" }
 errors_permille = { overloaded = 50 }
@@ -54,7 +54,7 @@ def test_the_table_says_what_a_planner_asks(plan: str, capsys: pytest.CaptureFix
         "20 runs, 80 turns",
         "wait p99",
         "acme/large",
-        "the budget of $0.05 was spent after",
+        "the budget of $100 was enough",
         "people answered 60 times, after 60.0s (p50)",
         "failed model calls:",
         "tool calls: 60 look",
@@ -78,13 +78,12 @@ def test_a_call_without_a_price_is_not_shown_as_free(
     prices: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.toml"
-    path.write_text(PLAN.replace(PRICES, prices))
+    path.write_text(PLAN.replace(PRICES, prices).replace('budget_usd = "100"\n', ""))
     assert cli.run(["sim", str(path)]) == 0
     out = capsys.readouterr().out
     money = [line.split()[-1] for line in out.splitlines() if line.lstrip()[:3] in ("0ms", "end")]
     assert money == [shown, shown]
     assert ("0.00" in out) == (shown == "0.00")
-    assert ("is unknown: 80 calls without a price" in out) == (not prices)
     assert cli.run(["sim", str(path), "--sweep", "seed=1", "--processes", "1"]) == 0
     assert capsys.readouterr().out.split()[-1] == shown
 
@@ -94,6 +93,18 @@ def test_a_call_without_a_price_is_not_shown_as_free(
 )
 def test_a_sum_of_which_calls_are_missing_says_so(unpriced: int, shown: str) -> None:
     assert money_text(1_500_000_000, 10, unpriced) == shown
+
+
+def test_a_budget_that_is_spent_stops_the_runs(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["sim", plan, "--set", "budget_usd='0.60'"]) == 0
+    out = capsys.readouterr().out
+    assert "the budget of $0.6 was spent after" in out and "runs stopped" in out
+    assert cli.run(["sim", plan, "--set", "budget_usd='0.60'", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["statuses"]["error"] == report["budget_runs"] > 0
+    assert 0 < report["spent_nano_usd"] < 600_000_000
 
 
 def test_the_document_is_one_and_the_same_for_a_seed(

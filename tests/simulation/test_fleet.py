@@ -146,11 +146,21 @@ def test_people_answer_within_their_hours() -> None:
     assert report.ended_ms > 9 * 3_600_000
 
 
-def test_a_budget_is_noted_when_it_is_passed() -> None:
-    cheap, dear = (play(small(budget_usd=usd, crashes=[])) for usd in ("100000", "0.05"))
-    assert cheap.budget_spent_ms is None
+ALL_PRICED = SMALL["prices"] | {"spare/small": {"prompt": "0.10", "completion": "0.40"}}
+
+
+def test_a_budget_stops_the_runs_whose_calls_it_does_not_cover() -> None:
+    free, cheap, dear = (
+        play(small(crashes=[], prices=ALL_PRICED, **more))
+        for more in ({}, {"budget_usd": "100000"}, {"budget_usd": "0.05"})
+    )
+    assert (cheap.budget_spent_ms, cheap.budget_runs) == (None, 0)
+    assert cheap.statuses == free.statuses and cheap.spent_nano_usd == free.spent_nano_usd
     assert dear.budget_spent_ms is not None
-    assert 0 < dear.budget_spent_ms < dear.ended_ms
+    assert 0 < dear.budget_spent_ms < cheap.ended_ms
+    assert dear.statuses["error"] >= dear.budget_runs - cheap.statuses["error"] > 0
+    assert dear.statuses["complete"] < cheap.statuses["complete"]
+    assert dear.spent_nano_usd < cheap.spent_nano_usd
 
 
 def test_a_report_survives_its_json() -> None:
