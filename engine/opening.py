@@ -28,6 +28,7 @@ from leviath.components.inputs import Configured, HostOpened, Input, Settle
 from leviath.components.parts import WORLD_OWNER
 from leviath.components.world_facts import Counters, Policy, Seed
 from leviath.engine import arguments
+from leviath.engine.budgets import limits_of
 from leviath.engine.clock import perf_ns
 from leviath.engine.commits import Chain
 from leviath.engine.limits import LOAD_SLICE_MS, SECRETS_LEARNED_MAX, SETTLE_RUNS_MAX
@@ -45,6 +46,7 @@ from leviath.systems.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from leviath.engine.budgets import Budget
     from leviath.engine.clock import Clock
     from leviath.engine.redaction import Redactor
     from leviath.persistence.reader import Reader
@@ -58,7 +60,7 @@ nothing is written."""
 S = TypeVar("S")
 SLOTS_MAX = 1_000_000
 _DEATHS_MAX = 2
-_NOT_ZERO = ("attempts_max", "rounds_max", "tree_moves_max")
+_NOT_ZERO = ("attempts_max", "rounds_max", "tree_moves_max", "budget_output_tokens")
 """Numbers of a Policy that may not be 0. No slots may: nothing is granted until there are some."""
 _log = logging.getLogger("leviath.engine")
 
@@ -393,9 +395,12 @@ def _slices(runs: list[int]) -> list[tuple[int, ...]]:
     return [tuple(runs[at : at + SETTLE_RUNS_MAX]) for at in range(0, len(runs), SETTLE_RUNS_MAX)]
 
 
-def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Policy:
-    """The policy that this host records: defaults, the caller's slots, the caller's changes."""
-    policy = Policy()
+def policy_of(
+    make: Callable[[Policy], Policy] | None, slots: int | None, budget: Budget | None = None
+) -> Policy:
+    """The policy that this host records: defaults, the caller's own, the caller's changes."""
+    fleet_budget = limits_of("fleet_budget", budget, has_time=False)
+    policy = Policy(fleet_budget=fleet_budget)
     if slots is not None:
         policy = replace(policy, slots_default=arguments.number("slots", slots, 1, SLOTS_MAX))
     if make is None:
@@ -409,7 +414,9 @@ def policy_of(make: Callable[[Policy], Policy] | None, slots: int | None) -> Pol
         if isinstance(getattr(policy, name), int):
             least = 1 if name in _NOT_ZERO else 0
             arguments.number(f"policy: {name}", getattr(made, name), least, arguments.SPAN_MS_MAX)
-    return replace(made, slots=_slots_of(made.slots))
+    if made.fleet_budget not in (None, fleet_budget):
+        raise ConfigError("policy sets fleet_budget; pass fleet_budget=Budget(...) to open_world")
+    return replace(made, slots=_slots_of(made.slots), fleet_budget=fleet_budget)
 
 
 def _slots_of(given: object) -> tuple[tuple[str, str, int], ...]:

@@ -29,6 +29,7 @@ from leviath.components.outbox import Outbox
 from leviath.components.output import Output
 from leviath.components.status import Status
 from leviath.engine import arguments
+from leviath.engine.budgets import limits_of
 from leviath.engine.host import Host
 from leviath.engine.limits import INBOX_INPUTS_MAX, LABEL_BYTES_MAX, MESSAGE_BYTES_MAX
 from leviath.engine.listening import EventStream
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leviath.components.outbox import Delivery
+    from leviath.engine.budgets import Budget
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import LedgerRow, RunRow
     from leviath.systems.run import Ack
@@ -215,10 +217,21 @@ class RunHandle:
         who, reason = self._word("actor", actor), self._word("why", why)
         await self._ask(lambda ticket: Pause(self.ordinal, ticket, who, reason))
 
-    async def resume(self, *, actor: str = "host") -> None:
-        """Let a paused run go on, or start one again that ended in error or was cancelled."""
+    async def resume(
+        self,
+        *,
+        actor: str = "host",
+        budget: Budget | None = None,
+        tree_budget: Budget | None = None,
+    ) -> None:
+        """Let a paused run go on, or start one again that ended in error or was cancelled.
+
+        What ``budget`` and, at the root of a tree, ``tree_budget`` name takes the place of the old
+        limits; they are whole sizes, not additions. Raises RunConflict when a budget is spent.
+        """
         who = self._word("actor", actor)
-        await self._ask(lambda ticket: Resume(self.ordinal, ticket, who))
+        own, tree = limits_of("budget", budget), limits_of("tree_budget", tree_budget)
+        await self._ask(lambda ticket: Resume(self.ordinal, ticket, who, own, tree))
 
     async def cancel(self, *, why: str = "", actor: str = "host") -> None:
         """End the run and, in steps that follow, those below it; nothing of them stays alive.

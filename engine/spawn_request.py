@@ -11,14 +11,18 @@ import msgspec
 
 from leviath.components.address import shown_url
 from leviath.components.blueprint import Blueprint
+from leviath.components.budget import Limits
 from leviath.components.errors import SpawnError
 from leviath.components.people import Profile
 from leviath.components.secret import Secret
 from leviath.engine import arguments
 from leviath.engine.blueprints import LoadedBlueprint
+from leviath.engine.budgets import limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from leviath.engine.budgets import Budget
 
 Agent: TypeAlias = str | os.PathLike[str] | Blueprint | LoadedBlueprint
 """A blueprint's folder or file, or a blueprint, read or built."""
@@ -42,6 +46,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     callback_url: str | None
     callback_secret: str | Secret | None
     run_id: str
+    budget: Limits | None
+    tree_budget: Limits | None
 
 
 def spawn_request(
@@ -60,6 +66,8 @@ def spawn_request(
     callback_url: str | None,
     callback_secret: str | Secret | None,
     run_id: str,
+    budget: Budget | None,
+    tree_budget: Budget | None,
 ) -> SpawnRequest:
     """The request of these arguments. Raises SpawnError naming argument, value and remedy."""
     if callback_secret is not None:
@@ -81,6 +89,8 @@ def spawn_request(
         callback_url=_url(callback_url),
         callback_secret=callback_secret,
         run_id=_text("run_id", run_id, remedy='pass a str; "" lets leviath make one'),
+        budget=limits_of("budget", budget, error=SpawnError),
+        tree_budget=limits_of("tree_budget", tree_budget, error=SpawnError),
     )
 
 

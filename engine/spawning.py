@@ -14,7 +14,7 @@ from leviath.components.blueprint import Blueprint, canonical_bytes
 from leviath.components.clean import clean_text, cut_utf8
 from leviath.components.errors import ConfigError, SpawnError
 from leviath.components.identity import Launch
-from leviath.components.inputs import Spawn
+from leviath.components.inputs import Configured, Spawn
 from leviath.components.run_id import check_run_id
 from leviath.components.secret import Secret
 from leviath.components.text import text_digest
@@ -25,6 +25,7 @@ from leviath.engine.blueprints import (
     load_blueprint,
     validate_blueprint,
 )
+from leviath.engine.budgets import check_prices
 from leviath.engine.limits import (
     AGENTS_KEPT_MAX,
     KEY_BYTES_MAX,
@@ -133,8 +134,12 @@ def _stamp(agent: str | os.PathLike[str]) -> tuple[str, int, int, int] | None:
     return path, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> Make:
+def prepare_spawn(
+    request: SpawnRequest, agents: Agents, redactor: Redactor, told: Configured | None = None
+) -> Make:
     """Check everything and read the blueprint; returns what makes the input.
+
+    ``told`` is what the host was opened with, when it is this one that makes the run's calls.
 
     Texts lose the secret values that ``redactor`` knows. What cannot lose them and still work,
     such as a key, is refused. Quick when the agent is known; else it belongs in a thread. Raises
@@ -149,6 +154,8 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
     _check_regions(request, blueprint)
     agents.check_allowed([redactor.redact(name) for name in request.allow])
     _check_secrets(request, checked, workdir, redactor)
+    if told is not None:
+        check_prices(request, blueprint, told)
     output = _output(request.output)
 
     def make(ticket: int, outside: Outside, world: World, wall_ms: int) -> Spawn:
@@ -181,7 +188,16 @@ def prepare_spawn(request: SpawnRequest, agents: Agents, redactor: Redactor) -> 
             read_paths_declared=len(blueprint.read_paths) or None,
         )
         path = clean(agent_path)
-        return Spawn(ticket, blueprint.name, path, launch, request.key, request.run_id)
+        return Spawn(
+            ticket,
+            blueprint.name,
+            path,
+            launch,
+            request.key,
+            request.run_id,
+            budget=request.budget,
+            tree_budget=request.tree_budget,
+        )
 
     return make
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from leviath.components.people import Profile
     from leviath.components.secret import Secret
+    from leviath.engine.budgets import Budget
     from leviath.engine.callbacks import CallbackSender
     from leviath.engine.clock import Clock
     from leviath.engine.ports import Provider
@@ -79,11 +80,13 @@ class OpenWorld:
         offering: Offering,
         agents: Sequence[Agent],
         profiles: Mapping[str, Profile],
+        told: Configured,
     ) -> None:
         self._opened = opened
         self._host = host
         self._agents = Agents(offering)
         self._profiles = profiles
+        self._told = told if host.drive else None
         host.outside.finder = AgentFinder(self._agents, opened.home, agents)
 
     @property
@@ -135,6 +138,8 @@ class OpenWorld:
         callback_url: str | None = None,
         callback_secret: str | Secret | None = None,
         run_id: str = "",
+        budget: Budget | None = None,
+        tree_budget: Budget | None = None,
     ) -> RunHandle:
         """Start a run and return its handle once the run is durable.
 
@@ -142,7 +147,8 @@ class OpenWorld:
         ``key`` makes a second spawn return the first run, also after a restart. ``yolo`` is True
         for an unattended run, or the name of one of the world's ``profiles`` for one that may do
         no more than that profile says, over restarts too. ``model`` is ``provider/model`` or a
-        model of the stage's first provider, without failover.
+        model of the stage's first provider, without failover. ``budget`` is what the run itself may
+        spend, ``tree_budget`` what it and all runs below it may spend together.
 
         Raises BlueprintError, SpawnError or ConfigError; nothing of the run exists then.
         Cancelled: the run may exist; spawn again with the same ``key`` to find out.
@@ -162,6 +168,8 @@ class OpenWorld:
             callback_url=callback_url,
             callback_secret=callback_secret,
             run_id=run_id,
+            budget=budget,
+            tree_budget=tree_budget,
         )
         known = self._by_key(key)
         if known is not None:
@@ -171,7 +179,7 @@ class OpenWorld:
         newest = self._host.world.get(WORLD_OWNER, Counters).ordinal
         if self._agents.known(agent) is None:
             await trio.to_thread.run_sync(self._agents.check, agent, abandon_on_cancel=True)
-        make = prepare_spawn(request, self._agents, self._host.texts.redactor)
+        make = prepare_spawn(request, self._agents, self._host.texts.redactor, self._told)
         if run_id and self._find(run_id) is not None and not self._is_own(key, run_id):
             raise SpawnError(
                 f"a run called {run_id!r} exists already; leave run_id out", run_id=run_id
@@ -338,6 +346,12 @@ def _offering(
     return Offering(providers, (*own, *as_tools(tools)), redactor)
 
 
+def _told(
+    policy: Policy, offering: Offering, prices: PriceTable | Mapping[str, object] | None
+) -> Configured:
+    return Configured(policy, offering.offer, price_table(prices).component())
+
+
 @opened_by_async_with("leviath.open_world")
 @asynccontextmanager
 async def open_world(
@@ -364,18 +378,18 @@ async def open_world(
     callbacks: CallbackSender | None = None,
     history: int | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    fleet_budget: Budget | None = None,
 ) -> AsyncIterator[OpenWorld]:
     """Open a home and drive its runs inside the block.
 
     ``home`` is the folder of the world: a path, else ``$LEVIATH_HOME/.leviath``, else
     ``~/.leviath``. ``slots`` bounds concurrent calls of each model. ``prices`` are dollars per
-    million tokens by ``provider/model``. ``agents`` may be started by other agents by their name,
-    beside those in the folder ``agents`` of the home. ``on_text(run_id, piece)`` hears text as it
-    streams; it is not durable. With ``drive=False`` nothing is sent and no run moves on: only
-    requests are carried out. The values of ``secrets`` and, with ``secret_env``, of environment
-    variables whose name ends like a credential's are hidden in all that is kept: texts, files and
-    logs. ``callbacks`` carries word of endings; by default over HTTP, to public addresses only.
-    ``history`` is how many steps stay to be replayed and looked at; None keeps all.
+    million tokens by ``provider/model``; ``fleet_budget`` is for all runs together. ``agents`` are
+    what others may start by name, beside those in the home's ``agents``. ``on_text(run_id, piece)``
+    hears text as it streams; it is not durable. With ``drive=False`` nothing is sent: only requests
+    are carried out. The values of ``secrets`` and, with ``secret_env``, of environment variables
+    named like a credential are hidden where they are kept. ``callbacks`` tells of endings; by
+    default to public addresses. ``history`` is how many steps stay; None keeps all.
 
     Raises Locked, NewerFormat, Damaged, DiskFull, StorageError, ConfigError; nothing is held then.
     Leaving the block lets outcomes land within ``grace_ms`` and makes all durable. No status moves.
@@ -394,7 +408,7 @@ async def open_world(
     named, installed, real = check_profiles(profiles), check_agents(agents), clock or RealClock()
     redactor = _redactor(secrets, environ=secret_env)
     offering = _offering(providers, tools, redactor, builtins=builtins)
-    told = Configured(policy_of(policy, slots), offering.offer, price_table(prices).component())
+    told = _told(policy_of(policy, slots, fleet_budget), offering, prices)
     opened = await open_home(home, durability=durability, clock=real, seed=seed, vfs=vfs, fs=fs)
     opened.know(redactor)
     async with hosted(
@@ -409,4 +423,4 @@ async def open_world(
         grace_ms=grace_ms,
         history=history,
     ) as host:
-        yield OpenWorld(opened, host, offering, installed, named)
+        yield OpenWorld(opened, host, offering, installed, named, told)

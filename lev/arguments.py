@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     _show(command("show", "tell everything about one run"))
     _result(command("result", "print a run's final output"))
     _control(command("pause", "hold a run, also over restarts"), "why it is held")
-    _one(command("resume", "let a run go on that is held, waits for set-up, or ended early"))
+    _resume(command("resume", "let a run go on that is held, waits for set-up, or ended early"))
     _control(command("cancel", "end a run"), "why it is ended")
     _decide(command("decide", "settle a tool call that waits for a person"))
     _respond(command("respond", "answer a question of a run"))
@@ -139,6 +139,41 @@ def _adapters(to: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-private-callbacks", action="store_true", help=text)
 
 
+def _budgets(to: argparse.ArgumentParser) -> None:
+    group = to.add_argument_group("what may be spent before the run is stopped")
+    text = "at most so many dollars, such as 0.50; needs prices for its models"
+    group.add_argument("--budget-usd", metavar="USD", help=text)
+    text = "at most so many tokens of prompts and replies"
+    group.add_argument("--budget-tokens", metavar="N", type=_whole, help=text)
+    text = "at most so many model turns"
+    group.add_argument("--budget-turns", metavar="N", type=_whole, help=text)
+    text = "at most so long, in time that a host drives it: 90s, 15m, 12h, 30d"
+    group.add_argument("--budget-time", metavar="SPAN", type=_span, help=text)
+    text = "the same for the run and all runs below it together"
+    group.add_argument("--tree-budget-usd", metavar="USD", help=text)
+    group.add_argument("--tree-budget-tokens", metavar="N", type=_whole, help=text)
+    group.add_argument("--tree-budget-turns", metavar="N", type=_whole, help=text)
+    group.add_argument("--tree-budget-time", metavar="SPAN", type=_span, help=text)
+
+
+def _fleet(to: argparse.ArgumentParser) -> None:
+    group = to.add_argument_group("what all runs of the home together may spend")
+    text = "at most so many dollars under hosts that say so; needs prices for their models"
+    group.add_argument("--fleet-budget-usd", metavar="USD", help=text)
+    text = "at most so many tokens of prompts and replies"
+    group.add_argument("--fleet-budget-tokens", metavar="N", type=_whole, help=text)
+
+
+def _prices(to: argparse.ArgumentParser) -> None:
+    text = 'a TOML file with [prices."provider/model"] tables, in dollars per million tokens'
+    to.add_argument("--prices", metavar="FILE", help=text)
+
+
+def _resume(to: argparse.ArgumentParser) -> None:
+    _one(to)
+    _budgets(to)
+
+
 def _run(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "path", metavar="PATH", nargs="?", default=".", help="the agent's folder or manifest"
@@ -165,6 +200,9 @@ def _run(to: argparse.ArgumentParser) -> None:
     to.add_argument("--metadata", metavar="KEY=TEXT", action="append", default=[], help=text)
     to.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     _json(to)
+    _prices(to)
+    _budgets(to)
+    _fleet(to)
     _adapters(to)
 
 
@@ -172,6 +210,8 @@ def _host(to: argparse.ArgumentParser) -> None:
     text = "keep on when nothing is left to do, until interrupted"
     to.add_argument("--forever", action="store_true", help=text)
     to.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    _prices(to)
+    _fleet(to)
     _adapters(to)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leviath.components.effects import Turn
 from leviath.components.errors import Locked, RunConflict
 from leviath.engine.world import open_world
+from leviath.lev.budgets import budget_of, tree_budget_of
 from leviath.lev.driving import drive
 from leviath.lev.homes import home_of, run_in
 from leviath.lev.run_parts import RunParts, read_run
@@ -37,7 +38,12 @@ def pause(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Let a run go on."""
-    return ask_run(arguments, "resumed", lambda run: run.resume(actor=OPERATOR))
+    own, tree = budget_of(arguments), tree_budget_of(arguments)
+    return ask_run(
+        arguments,
+        "resumed",
+        lambda run: run.resume(actor=OPERATOR, budget=own, tree_budget=tree),
+    )
 
 
 def cancel(arguments: argparse.Namespace) -> int:

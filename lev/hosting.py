@@ -9,6 +9,7 @@ import trio
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
+from leviath.lev.budgets import fleet_budget_of, prices_of
 from leviath.lev.driving import Watch, drive, is_moving, status_of
 from leviath.lev.homes import home_of
 from leviath.lev.progress import Teller, tell_report, waiting_text
@@ -28,9 +29,17 @@ def host(arguments: argparse.Namespace) -> int:
     home = home_of(arguments.home)
     providers, tools = providers_of(arguments), tools_of(arguments)
     callbacks = HttpCallbacks(allow_private=arguments.allow_private_callbacks)
+    prices, fleet_budget = prices_of(arguments), fleet_budget_of(arguments)
 
     async def work() -> int:
-        async with open_world(home, providers=providers, tools=tools, callbacks=callbacks) as world:
+        async with open_world(
+            home,
+            providers=providers,
+            tools=tools,
+            callbacks=callbacks,
+            prices=prices,
+            fleet_budget=fleet_budget,
+        ) as world:
             tell_report(world.report)
             await _drive(world, arguments)
         return 0

@@ -73,6 +73,8 @@ def _text_of(event: WorldEvent) -> str:
             return f"turn {event.turn}: {sent:,} tokens in, {event.completion:,} out, {cost}{tools}"
         case events.CallFailed():
             return f"model call failed ({event.kind}): {event.message}{_retry(event)}"
+        case events.CallRefused():
+            return f"model call not made: {event.message}"
         case events.ToolStarted():
             again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
             return f"tool {event.tool}{again}"

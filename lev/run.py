@@ -18,9 +18,17 @@ from leviath.engine.profiles import read_profiles
 from leviath.engine.spawn_request import check_yolo
 from leviath.engine.world import open_world
 from leviath.lev.adapters import providers_of, tools_of
+from leviath.lev.budgets import (
+    budget_document,
+    budget_of,
+    fleet_budget_of,
+    prices_of,
+    tree_budget_of,
+)
 from leviath.lev.driving import Watch, drive, status_of
 from leviath.lev.homes import home_of
 from leviath.lev.progress import Teller, tell_report, waiting_text
+from leviath.lev.run_parts import read_run
 from leviath.lev.text import home_option, many_lines, note, one_line
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     launch = Launch(arguments)
     providers, tools = providers_of(arguments), tools_of(arguments)
     callbacks = HttpCallbacks(allow_private=arguments.allow_private_callbacks)
+    prices, fleet_budget = prices_of(arguments), fleet_budget_of(arguments)
     _warn_of_workdir(launch.workdir)
 
     async def work() -> int:
@@ -51,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             tools=tools,
             callbacks=callbacks,
             profiles=launch.profiles,
+            prices=prices,
+            fleet_budget=fleet_budget,
         ) as world:
             tell_report(world.report)
             return await _drive(world, launch)
@@ -83,6 +94,7 @@ class Launch:
         self.yolo: bool | str = False if arguments.yolo is None else arguments.yolo or True
         self.profiles = {} if arguments.profiles is None else read_profiles(arguments.profiles)
         check_yolo(self.yolo, self.profiles)
+        self.budget, self.tree_budget = budget_of(arguments), tree_budget_of(arguments)
 
     async def spawn(self, world: OpenWorld) -> RunHandle:
         """Start one run as asked for."""
@@ -97,6 +109,8 @@ class Launch:
             regions=self.regions,
             metadata=self.metadata,
             allow=arguments.allow,
+            budget=self.budget,
+            tree_budget=self.tree_budget,
         )
 
 
@@ -189,7 +203,14 @@ def _document(run: RunHandle, launch: Launch) -> dict[str, object]:
         "cache_write_tokens": row.cache_write_tokens,
         "tool_calls": row.tool_calls,
         "output": run.result(),
+        **_budgets(run, launch),
     }
+
+
+def _budgets(run: RunHandle, launch: Launch) -> dict[str, object]:
+    if launch.budget is None and launch.tree_budget is None and not launch.arguments.key:
+        return {"budget": None, "tree_budget": None}
+    return budget_document(read_run(launch.home, run.run_id))
 
 
 # --- arguments ----------------------------------------------------------------------------------

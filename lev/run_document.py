@@ -10,6 +10,7 @@ from leviath.components.money import NANO_PER_USD
 from leviath.components.progress import Cost
 from leviath.engine.clock import RealClock
 from leviath.engine.tree_loading import totals_of_row
+from leviath.lev.budgets import budget_document
 from leviath.lev.drift import drift
 from leviath.persistence.projection import project_meta
 
@@ -56,6 +57,7 @@ def run_document(parts: RunParts, hosting: HostingState) -> dict[str, object]:
             "blueprint_drift": drifted or None,
             "waiting_calls": _calls(parts),
             "subtree": _subtree(parts),
+            **budget_document(parts),
         }
     )
 

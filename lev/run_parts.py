@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from leviath.components.base import Component
+from leviath.components.budget import Allowance, Reserved
 from leviath.components.errors import Damaged, RunNotFound
 from leviath.components.identity import Identity
 from leviath.lev.below import Below, read_below
@@ -13,6 +14,7 @@ from leviath.persistence.journal import decode_changes
 from leviath.persistence.redo import Owners, apply_changes, decode_part
 from leviath.persistence.rows import LedgerRow, RunRow
 from leviath.persistence.run_row import run_row
+from leviath.systems.reserves import Sums
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +39,7 @@ class RunParts:
         children: tuple[str, ...],
         below: Below,
         world_ms: int,
+        tree_held: Sums,
     ) -> None:
         self.row = row
         self.ledger = ledger
@@ -51,6 +54,8 @@ class RunParts:
         """The runs below this one."""
         self.world_ms = world_ms
         """World time of the newest durable step."""
+        self.tree_held = tree_held
+        """What is set aside for calls of the run and those below it, where they share a budget."""
 
     def find(self, kind: type[C]) -> C | None:
         """The run's component of that kind."""
@@ -86,7 +91,29 @@ def read_run(home: Path, run_id: str) -> RunParts:
             children=tuple(child.run_id for child in children),
             below=read_below(reader, run_id),
             world_ms=_world_ms(reader),
+            tree_held=_tree_held(reader, row.ordinal, parts),
         )
+
+
+def _tree_held(reader: Reader, root: int, parts: dict[type[Component], Component]) -> Sums:
+    """The sum over the tree, for a root with a budget that it shares."""
+    held = Sums()
+    allowance = parts.get(Allowance)
+    if not isinstance(allowance, Allowance) or allowance.tree is None:
+        return held
+    row = reader.run_by_ordinal(root)
+    todo = [] if row is None else [row.run_id]
+    tree = {root}
+    while todo:
+        for child in reader.run_rows(parent_run_id=todo.pop()):
+            if child.ordinal not in tree:
+                tree.add(child.ordinal)
+                todo.append(child.run_id)
+    for own in _owners(reader, tree)[0].values():
+        reserved = own.get(Reserved)
+        for hold in reserved.holds if isinstance(reserved, Reserved) else ():
+            held.add(hold)
+    return held
 
 
 def _world_ms(reader: Reader) -> int:
@@ -96,20 +123,26 @@ def _world_ms(reader: Reader) -> int:
 
 
 def _parts(reader: Reader, ordinal: int) -> tuple[dict[type[Component], Component], str]:
-    """The newest cut of the run, and what later steps changed of it."""
+    owners, fault = _owners(reader, {ordinal})
+    return owners.get(ordinal, {}), fault
+
+
+def _owners(reader: Reader, wanted: set[int]) -> tuple[Owners, str]:
+    """The newest cut of each run, and what later steps changed of it."""
     world = reader.world()
     owners: Owners = {}
     try:
-        saved = [
-            decode_part(state.part, state.body or b"") for state in reader.owner_state(ordinal)
-        ]
-        owners[ordinal] = {type(part): part for part in saved}
+        for ordinal in sorted(wanted):
+            saved = [
+                decode_part(state.part, state.body or b"") for state in reader.owner_state(ordinal)
+            ]
+            owners[ordinal] = {type(part): part for part in saved}
         for step in reader.journal_after(0 if world is None else world.cut):
-            changes = [change for change in decode_changes(step) if change.owner == ordinal]
+            changes = [change for change in decode_changes(step) if change.owner in wanted]
             apply_changes(owners, changes)
     except Damaged as error:
-        return owners.get(ordinal, {}), error.message
-    return owners.get(ordinal, {}), ""
+        return owners, error.message
+    return owners, ""
 
 
 def _texts(reader: Reader, parts: dict[type[Component], Component]) -> dict[bytes, str]:

@@ -13,6 +13,7 @@ from leviath.components.progress import Clock, Cost, Ledgers
 from leviath.components.status import Status
 from leviath.engine.clock import RealClock
 from leviath.lev.below import below_table, below_text
+from leviath.lev.budgets import budget_option, budget_pairs
 from leviath.lev.drift import drift
 from leviath.lev.homes import home_of, run_in
 from leviath.lev.people import short
@@ -82,6 +83,7 @@ def _fields(parts: RunParts, home: Path, hosting: HostingState, now_ms: int) -> 
     pairs.append(("stage", _stage(parts)))
     pairs += _times(parts, now_ms)
     pairs.append(("cost", _cost(parts)))
+    pairs += budget_pairs(parts)
     if parts.below.total.runs:
         pairs.append(("below", below_text(row, parts.below)))
     sent = f"{row.prompt_tokens:,} prompt, {row.completion_tokens:,} output"
@@ -317,7 +319,7 @@ def _advice(parts: RunParts, hosting: HostingState, option: str) -> list[str]:
         else:
             lines.append(f"lev resume{option} {run_id}, when that is done")
     if row.status in ("paused", "error", "cancelled"):
-        lines.append(f"lev resume{option} {run_id}")
+        lines.append(f"lev resume{option} {run_id}{budget_option(parts)}")
     if row.status in _DRIVEN and hosting == "not_hosted" and not parts.fault:
         lines.append(f"lev host{option} drives it on; lev cancel{option} {run_id} ends it")
     if parts.find(Output) is not None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from leviath.engine.blueprints import load_blueprint as load_blueprint
     from leviath.engine.blueprints import parse_blueprint as parse_blueprint
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
+    from leviath.engine.budgets import Budget as Budget
     from leviath.engine.callbacks import CallbackAnswer as CallbackAnswer
     from leviath.engine.callbacks import CallbackRefused as CallbackRefused
     from leviath.engine.callbacks import CallbackSender as CallbackSender
@@ -78,6 +79,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Blueprint",
     "BlueprintError",
+    "Budget",
     "CallRequest",
     "CallbackAnswer",
     "CallbackRefused",
@@ -159,6 +161,7 @@ _HOMES = {
     "components.secret": "Secret",
     "components.world_facts": "Policy",
     "engine.blueprints": "load_blueprint parse_blueprint validate_blueprint",
+    "engine.budgets": "Budget",
     "engine.callbacks": "CallbackAnswer CallbackRefused CallbackSender HttpCallbacks",
     "engine.clock": "ManualClock",
     "engine.ports": (

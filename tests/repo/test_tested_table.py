@@ -16,8 +16,8 @@ LABELS = {
     "E": (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 14, 16, 17, 18, 20, 22, 23, 25, 26, 28, 29, 30, 32, 34,
           37, 38, 39, 41, 42),
     "R": (1, 2, 3, 4, 5, 8, 9, 10, 11, 13, 15),
-    "G": (1, 2, 3, 5, 7, 10, 11, 12, 19, 21, 23, 24),
-    "B": tuple(range(1, 17)),
+    "G": (1, 2, 3, 5, 7, 9, 10, 11, 12, 19, 21, 23, 24),
+    "B": tuple(range(1, 18)),
 }  # fmt: skip
 """The lines that the table must have. A line is added here with its row; none is taken away."""
 
