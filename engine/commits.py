@@ -53,6 +53,8 @@ class Unit(Struct):
     secrets: list[tuple[str, str]] = field(default_factory=list)
     runs: dict[int, PartRow] = field(default_factory=dict)
     """Runs whose listing row and files are written now, with their parts at the last step."""
+    behind: set[int] = field(default_factory=set[int])
+    """Those of them whose files come with a later unit."""
     gone: list[int] = field(default_factory=list)
     let_go: list[int] = field(default_factory=list)
     """Forgotten runs whose folders are gone."""
@@ -140,6 +142,7 @@ class Chain:
                 if fact.run not in unit.gone
             ],
             owing=_owing(unit),
+            behind=[] if prepare is None else _behind(unit),
         )
         self.db.commit(batch)
         self._look()
@@ -204,6 +207,18 @@ def _owing(unit: Unit) -> dict[int, bool]:
             outside = isinstance(effects, Effects) and bool(effects.items)
             owing[n] = outside or (isinstance(box, Outbox) and box.is_owed)
     return owing
+
+
+def _behind(unit: Unit) -> list[int]:
+    """The ended runs of a unit whose files are still to be written: nothing else would tell so
+    after a crash, because nobody drives them again."""
+    return [
+        n
+        for n, parts in unit.runs.items()
+        if n in unit.behind
+        and isinstance(status := parts.get(Status), Status)
+        and status.status.is_ended
+    ]
 
 
 class Dirty:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from leviath.components.inputs import Input
     from leviath.engine.commits import Chain, CutParts
+    from leviath.engine.mirroring import Mirror
     from leviath.engine.step import Stepper
     from leviath.engine.writer import Writer
 
@@ -41,6 +42,8 @@ class Cutting:
         """False while a run is quarantined: its later changes are in the journal alone, and a cut
         would make its older state the valid one."""
         self.is_under_way = False
+        self.mirror: Mirror | None = None
+        """Projects runs from memory: they stay there until it has."""
         self._stepper = stepper
         self._world = stepper.world
         self._inbox = inbox
@@ -125,8 +128,12 @@ class Cutting:
                 and n not in wanted
                 and self._stepper.is_over(n)
                 and not self._is_dirty(n)
+                and not self._has_files_to_write(n)
             ):
                 world.evict(n)
+
+    def _has_files_to_write(self, n: int) -> bool:
+        return self.mirror is not None and self.mirror.is_behind(n)
 
     def _is_dirty(self, n: int) -> bool:
         return any((n, kind.__name__) in self.dirty.parts for kind in RUN_PARTS)

@@ -466,6 +466,10 @@ class FileThread:
         with self._changed:
             self._removed.add(job.run)
 
+    def has_folder(self, run_id: str) -> bool:
+        """Whether something stands where the run's files go."""
+        return os.path.lexists(os.path.join(self._runs, run_id))
+
     def digest_of(self, run_id: str, name: str) -> bytes:
         """The digest of a file as it stands on the disk; MISSING without it."""
         folder = self._runs / run_id

@@ -126,12 +126,15 @@ class FilesMirror:
         self.names: dict[int, str] = {}
         row = database.world()
         self._step = 0 if row is None else row.step
+        newest = next(iter(database.rows("select max(ordinal) from run")), (None,))[0]
+        self._newest: int = newest or 0
+        """Of the runs that were met so far, also by mirrors before: no row tells of later ones."""
         self._world_ms = 0
 
     # --- FileMirror -------------------------------------------------------------------------------
 
     def prepare(self, unit: Unit) -> None:
-        """Project ``unit.runs``; fill ``unit.mirror_rows`` and ``unit.files``."""
+        """Project ``unit.runs`` without those behind; fill ``mirror_rows`` and ``files``."""
         self.thread.wait_for_room()
         prepared = _Prepared(world_ms=self._world_time(unit), step=self._step)
         if unit.results:
@@ -151,8 +154,10 @@ class FilesMirror:
             prepared.removals.append(Removal(n, run_id))
             prepared.written[n] = None
         unit.let_go = prepared.let_go = self.thread.removed()
+        for parts in unit.runs.values():
+            self._know_parent(parts)
         for n, parts in unit.runs.items():
-            if n not in unit.gone:
+            if n not in unit.behind and n not in unit.gone:
                 try:
                     task.project(n, parts)
                 except (Damaged, DocumentError) as error:
@@ -230,14 +235,18 @@ class FilesMirror:
         self.names[n] = run_id
         if self.thread.knows(n):
             return
-        rows = {row.file: row.after for row in self.database.mirror_rows(n)}
+        rows: dict[str, bytes] = {}
+        if n <= self._newest:
+            rows = {row.file: row.after for row in self.database.mirror_rows(n)}
+        self._newest = max(self._newest, n)
         if rows and n not in self._doubted:
             self.thread.introduce(n, rows, made=True)
             return
         found: dict[str, bytes] = {}
-        # A folder that cannot be read is met again, and reported, when it is to be written.
-        with contextlib.suppress(OSError, StorageError):
-            found = {name: self.thread.digest_of(run_id, name) for name in FILES}
+        if self.thread.has_folder(run_id):
+            # One that cannot be read is met again, and reported, when it is to be written.
+            with contextlib.suppress(OSError, StorageError):
+                found = {name: self.thread.digest_of(run_id, name) for name in FILES}
         self.unvouched.update((n, name) for name in FILES)
         self.thread.introduce(n, found, made=False)
 
@@ -252,11 +261,12 @@ class FilesMirror:
                 self._children.setdefault(parent, {})[child] = None
         return tuple(self._children.get(run_id, ()))
 
-    def add_child(self, parent: str, child: str) -> None:
-        """A run that names its parent is projected."""
-        self.children_of(parent)
-        assert self._children is not None
-        self._children.setdefault(parent, {})[child] = None
+    def _know_parent(self, parts: PartRow) -> None:
+        parent = part(parts, Tree).parent_run_id
+        if parent is not None:
+            self.children_of(parent)
+            assert self._children is not None
+            self._children.setdefault(parent, {})[part(parts, Identity).run_id] = None
 
 
 class _Task:
@@ -294,9 +304,6 @@ class _Task:
         mirror, now_ms = self._mirror, self._prepared.world_ms
         run_id = part(parts, Identity).run_id
         mirror.introduce(n, run_id)
-        parent = part(parts, Tree).parent_run_id
-        if parent is not None:
-            mirror.add_child(parent, run_id)
         status = part(parts, Status).status
         written = mirror.written.get(n)
         if written is None:

@@ -98,6 +98,7 @@ class Host:
         """None for a world without a store."""
         if chain is not None and writer is not None:
             self.cutting = Cutting(stepper, self.inbox, chain, writer, self._cut_ended, world_ms)
+            self.cutting.mirror = mirror
         self.stalled: StorageError | None = None
         """The error that keeps steps from becoming durable; None while storage works."""
         self.durable_step = 0
@@ -346,8 +347,9 @@ class Host:
             return
         unit = self._unit
         now = self.time.now_ms()
+        unit.closing = self._closing
         if self.mirror is not None:
-            unit.runs.update(self.mirror.take_rows(self.world, now, closing=self._closing))
+            self.mirror.take(unit, self.world, now)
         if not (unit.results or unit.runs):
             if self.cutting is not None and not self._closing:
                 # Everything is durable: a cut that is due need not wait for a step.
@@ -357,7 +359,6 @@ class Host:
             return
         self._unit = Unit()
         unit.epoch = epoch_of(self.world)
-        unit.closing = self._closing
         unit.wall_ms = self.clock.wall_ms()
         unit.world_ms = now
         self._in_flight_bytes = self.texts.fresh_bytes

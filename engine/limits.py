@@ -98,6 +98,9 @@ MIRROR_INTERVAL_MS: Final = 1_000
 MIRROR_RUNS_S_MAX: Final = 100
 """Busy runs whose files are rewritten in a second. Beyond it intervals grow;
 what is urgent (a status, a reason to wait, an ending) is never put off."""
+MIRROR_RUNS_COMMIT: Final = 64
+"""Runs of a crowd whose files are projected with one commit: some 15 ms, for which acknowledgements
+wait. The others' follow with the next commits, at once."""
 HEARTBEAT_INTERVAL_MS: Final = 30_000
 """The persistence heartbeat of the run files (seed 000, ``touch``)."""
 HEARTBEAT_BUCKETS: Final = 30

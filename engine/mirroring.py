@@ -9,15 +9,21 @@ to be ours. Files are written by a thread of their own, from durable steps only.
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leviath.components.run_status import RunStatus
 from leviath.components.status import Status
-from leviath.engine.limits import HEARTBEAT_BUCKETS, MIRROR_INTERVAL_MS, MIRROR_RUNS_S_MAX
+from leviath.engine.limits import (
+    HEARTBEAT_BUCKETS,
+    MIRROR_INTERVAL_MS,
+    MIRROR_RUNS_COMMIT,
+    MIRROR_RUNS_S_MAX,
+)
 from leviath.systems.heartbeat import due_runs
 
 if TYPE_CHECKING:
-    from leviath.engine.commits import PartRow, Unit
+    from leviath.engine.commits import Unit
     from leviath.engine.step import StepResult
     from leviath.systems.world import World
 
@@ -32,7 +38,7 @@ class FileMirror(Protocol):
     thread."""
 
     def prepare(self, unit: Unit) -> None:
-        """Project ``unit.runs``; fill ``unit.mirror_rows`` and ``unit.files``."""
+        """Project ``unit.runs`` without those behind; fill ``mirror_rows`` and ``files``."""
         ...
 
     def write(self, files: object) -> None:
@@ -65,6 +71,8 @@ class Mirror:
         self._wrote_busy = False
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
+        self._behind: dict[int, None] = {}
+        """Runs of a crowd whose listing rows are written and whose files are not, oldest first."""
         self.prepare = files.prepare
         self.write = files.write
         self.close = files.close
@@ -74,7 +82,7 @@ class Mirror:
     @property
     def is_idle(self) -> bool:
         """The files are as the newest projections say."""
-        return self._files.is_idle
+        return not self._behind and self._files.is_idle
 
     def note(self, result: StepResult, now_ms: int) -> None:
         """Take in which runs' files are out of date."""
@@ -89,6 +97,7 @@ class Mirror:
                 heapq.heappush(self._heap, (later_ms, n))
         for n in result.gone:
             due.pop(n, None)
+            self._behind.pop(n, None)
 
     def want(self, n: int, at_ms: int) -> None:
         """Project a run at that world time, or earlier when that is due."""
@@ -107,6 +116,8 @@ class Mirror:
 
     def next_due_ms(self) -> int | None:
         """World time of the next projection."""
+        if self._behind:
+            return 0
         while self._heap:
             at, n = self._heap[0]
             if self._due.get(n) == at:
@@ -114,17 +125,38 @@ class Mirror:
             heapq.heappop(self._heap)
         return None
 
-    def take_rows(self, world: World, now_ms: int, *, closing: bool) -> dict[int, PartRow]:
-        """The parts of the runs to project now.
+    def is_behind(self, n: int) -> bool:
+        """The files of a run do not tell yet what its listing row tells."""
+        return n in self._behind
+
+    def take(self, unit: Unit, world: World, now_ms: int) -> None:
+        """Fill in the runs whose listing rows and files are due with that unit.
+
+        Of a crowd only some are projected with one commit, so that what waits for the commit does
+        not wait for thousands of files; the listing rows of all of them are in it. Runs that wait
+        for somebody are always projected: nothing would write them again after a crash.
 
         A host that closes takes everything along, and once all runs at work: their folders are
         whole then, should the store be lost before the next host.
         """
-        taken = self.take_due(_FOREVER_MS if closing else now_ms)
-        if closing and not self._wrote_busy:
+        taken = self.take_due(_FOREVER_MS if unit.closing else now_ms)
+        if unit.closing and not self._wrote_busy:
             self._wrote_busy = True
             taken += [n for n in world.owners() if world.get(n, Status).status in BUSY]
-        return {n: world.row(n) for n in taken if n in world}
+        room = None if unit.closing else MIRROR_RUNS_COMMIT
+        for n in taken:
+            if n in world:
+                unit.runs[n] = world.row(n)
+                status = world.get(n, Status).status
+                if status in BUSY or status.is_ended:
+                    self._behind[n] = None
+                else:
+                    self._behind.pop(n, None)
+        now = list(islice(self._behind, room))
+        for n in now:
+            del self._behind[n]
+        unit.runs.update((n, world.row(n)) for n in now if n in world)
+        unit.behind.update(n for n in unit.runs if n in self._behind)
 
     def take_due(self, now_ms: int) -> list[int]:
         """The runs to project now."""

@@ -318,6 +318,9 @@ class _Known:
         untouched = found.st_mtime_ns // 1_000_000 <= self._alive_ms
         if found.st_size == row.length and untouched and not in_doubt:
             return False
+        if row.length is not None and row.length < 0:
+            self._differs(row)
+            return True
         return self._differs(row) or (in_doubt and self._others_differ(row))
 
     def _hold_what_is_ahead(self, row: _Row) -> None:

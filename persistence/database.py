@@ -70,6 +70,7 @@ _INSERT_JOURNAL: Final = "insert into journal values (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_ENTRY: Final = "insert into entry values (?, ?, ?) on conflict (digest) do nothing"
 _UPSERT_RUN: Final = _upsert("run", schema.RUN_COLUMNS, "ordinal")
 _UPSERT_LEDGER: Final = "insert or replace into ledger values (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_OWE_FILES: Final = "update mirror set length = -1 where run = ? and file = 'meta.json'"
 _UPSERT_MIRROR: Final = "insert or replace into mirror values (?, ?, ?, ?, ?, ?)"
 _UPSERT_SECRET: Final = "insert or replace into secret values (?, ?)"  # noqa: S105
 _UPSERT_STATE: Final = "insert or replace into state values (?, ?, ?, ?, ?)"
@@ -221,6 +222,8 @@ class Database(Reader):
                 db.executemany(_UPSERT_LEDGER, map(astuple, batch.ledger))
             if batch.mirror:
                 db.executemany(_UPSERT_MIRROR, map(astuple, batch.mirror))
+            if batch.behind:
+                db.executemany(_OWE_FILES, [(run,) for run in batch.behind])
             if batch.endings:
                 write_endings(db, batch.endings)
             if batch.owing:

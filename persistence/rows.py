@@ -110,6 +110,7 @@ class MirrorRow(Struct, frozen=True, gc=False):
     file: str
     step: int
     length: int
+    """In bytes; -1 when a newer version is owed than the one that the row vouches for."""
     before: bytes
     after: bytes
 
@@ -146,3 +147,6 @@ class Batch(Struct):
     endings: list[StoreRow] = field(default_factory=list[StoreRow])
     owing: dict[int, bool] = field(default_factory=dict[int, bool])
     """Ended runs, and whether something of them is outside yet."""
+    behind: list[int] = field(default_factory=list[int])
+    """Runs whose files do not tell what their row of the listing tells, and will with a later
+    commit."""

@@ -5,16 +5,15 @@ Not checked here: killed processes (tests/kill), the files around ``world.db`` (
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from bisect import bisect_right
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import trio
 from engine_worlds import Counting, opened, priced, three, tool_call, until
 from msgspec import Struct
+from recording_disks import disk
 
 from leviath.components.errors import DiskFull, StorageError
 from leviath.components.parts import WORLD_OWNER
@@ -23,17 +22,15 @@ from leviath.engine.clock import ManualClock
 from leviath.engine.opening import open_home
 from leviath.engine.tools import tool
 from leviath.persistence.database import open_database
-from leviath.simulation.disk import Fault, Recording, RecordingDisk
+from leviath.simulation.disk import Fault, RecordingDisk
 from leviath.simulation.disk_log import crash_images, materialise
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from leviath.engine.world import OpenWorld
     from leviath.simulation.disk_log import Operation
 
-_numbers = itertools.count()
 SUBMIT = tool_call("submit_output", content="the result " * 300)
 LONG = "text that is kept by its digest " * 100
 
@@ -55,17 +52,6 @@ def script() -> Counting:
         priced("", SUBMIT),
         priced("reported"),
     )
-
-
-@contextmanager
-def disk(home: Path) -> Generator[RecordingDisk]:
-    home.mkdir(mode=0o700, exist_ok=True)
-    vfs = RecordingDisk(f"crash-{next(_numbers)}", Recording(home))
-    try:
-        yield vfs
-    finally:
-        vfs.recording.arm()
-        vfs.unregister()
 
 
 class Story(Struct):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 from engine_worlds import opened, until
+from recording_disks import disk
 
 import leviath
 from leviath import events
-from leviath.simulation.disk import Recording, RecordingDisk
+from leviath.simulation.disk import RecordingDisk
 from leviath.simulation.disk_log import crash_images, materialise
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
 AGENT = leviath.parse_blueprint(
@@ -29,7 +27,6 @@ AGENT = leviath.parse_blueprint(
     """,
     where="asker",
 )
-_numbers = itertools.count()
 
 
 def script() -> leviath.Scripted:
@@ -44,17 +41,6 @@ async def until_asked(world: leviath.OpenWorld) -> None:
     async for event in world.events(after=0):
         if isinstance(event, events.QuestionAsked):
             return
-
-
-@contextmanager
-def disk(home: Path) -> Generator[RecordingDisk]:
-    home.mkdir(mode=0o700, exist_ok=True)
-    vfs = RecordingDisk(f"crash-people-{next(_numbers)}", Recording(home))
-    try:
-        yield vfs
-    finally:
-        vfs.recording.arm()
-        vfs.unregister()
 
 
 async def finish(home: Path, workdir: Path, *, is_answered: bool) -> None:

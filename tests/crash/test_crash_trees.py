@@ -6,22 +6,20 @@ are made again, and say so in the ledger.
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from engine_worlds import in_trio, opened, until
 from msgspec.structs import replace
+from recording_disks import disk
 from tree_worlds import Stops, answers, expected, splitter
 
-from leviath.simulation.disk import Recording, RecordingDisk
+from leviath.simulation.disk import RecordingDisk
 from leviath.simulation.disk_log import crash_images, materialise
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from leviath.components.world_facts import Policy
@@ -32,7 +30,6 @@ ITEMS = 10
 CALLS = 1 + ITEMS + 2
 """The split, a turn of each worker, and two of the merge."""
 AGENT = splitter("max_workers = 4")
-_numbers = itertools.count()
 
 
 def slowly(policy: Policy) -> Policy:
@@ -76,17 +73,6 @@ def test_a_restart_before_each_call_of_a_fan_out_ends_alike(tmp_path: Path, most
 
     begun()
     in_trio(finish)(home=home, workdir=tmp_path)
-
-
-@contextmanager
-def disk(home: Path) -> Generator[RecordingDisk]:
-    home.mkdir(mode=0o700, exist_ok=True)
-    vfs = RecordingDisk(f"crash-tree-{next(_numbers)}", Recording(home))
-    try:
-        yield vfs
-    finally:
-        vfs.recording.arm()
-        vfs.unregister()
 
 
 def test_a_fan_out_goes_on_from_any_crash_image_to_the_same_end(tmp_path: Path) -> None:

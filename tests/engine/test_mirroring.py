@@ -6,7 +6,9 @@ import gc
 
 from hand_agents import ONE, TOOLS
 
-from leviath.engine.limits import MIRROR_INTERVAL_MS, MIRROR_RUNS_S_MAX
+from leviath.components.inputs import Pause, Release
+from leviath.engine.commits import Unit
+from leviath.engine.limits import MIRROR_INTERVAL_MS, MIRROR_RUNS_COMMIT, MIRROR_RUNS_S_MAX
 from leviath.engine.mirroring import Mirror
 from leviath.engine.pacing import uncollected
 from leviath.simulation.hand import Hand
@@ -70,6 +72,65 @@ def test_intervals_grow_with_the_fleet_and_urgent_files_do_not_wait() -> None:
     assert mirror.take_due(0) == [run]
     _turn(hand, mirror, 0)
     assert mirror.next_due_ms() == 2_000
+
+
+# --- crowds --------------------------------------------------------------------------------------
+
+
+def taken(hand: Hand, mirror: Mirror, *, closing: bool = False) -> Unit:
+    """The next commit's runs."""
+    unit = Unit(closing=closing)
+    mirror.take(unit, hand.world, 0)
+    return unit
+
+
+def crowd(count: int) -> tuple[Hand, Mirror, list[int]]:
+    """Runs that all began in this moment."""
+    hand, mirror = Hand(tools=TOOLS, check=False), Mirror(_Nothing())
+    runs = [hand.spawn(ONE) for _ in range(count)]
+    for result in hand.results:
+        mirror.note(result, 0)
+    return hand, mirror, runs
+
+
+def test_files_of_a_crowd_follow_with_the_next_commits_oldest_first() -> None:
+    hand, mirror, runs = crowd(2 * MIRROR_RUNS_COMMIT + 1)
+    unit = taken(hand, mirror)
+    assert set(unit.runs) == set(runs), "every listing row is written at once"
+    assert set(runs) - unit.behind == set(runs[:MIRROR_RUNS_COMMIT])
+    assert not mirror.is_idle and mirror.next_due_ms() == 0, "the rest is due already"
+    assert mirror.is_behind(runs[-1]) and not mirror.is_behind(runs[0])
+    unit = taken(hand, mirror)
+    assert list(unit.runs) == runs[MIRROR_RUNS_COMMIT:-1] and not unit.behind
+    assert list(taken(hand, mirror).runs) == runs[-1:]
+    assert mirror.is_idle and mirror.next_due_ms() is None
+
+
+def test_whoever_waits_for_somebody_is_never_behind() -> None:
+    hand, mirror, runs = crowd(MIRROR_RUNS_COMMIT + 2)
+    assert taken(hand, mirror).behind == set(runs[-2:])
+    mirror.note(hand.post(Pause(runs[-1])), 0)
+    unit = taken(hand, mirror)
+    assert set(unit.runs) == set(runs[-2:]) and not unit.behind and mirror.is_idle
+
+
+def test_a_host_that_closes_leaves_no_file_behind() -> None:
+    hand, mirror, runs = crowd(MIRROR_RUNS_COMMIT + 2)
+    unit = taken(hand, mirror, closing=True)
+    assert set(unit.runs) == set(runs) and not unit.behind and mirror.is_idle
+
+
+def test_a_forgotten_run_is_not_behind_any_more() -> None:
+    hand, mirror, runs = crowd(MIRROR_RUNS_COMMIT + 1)
+    taken(hand, mirror)
+    while not hand.status(runs[-1]).status.is_ended:
+        hand.reply("done")
+    mirror.note(hand.post(Release(runs[-1])), 0)
+    assert hand.results[-1].gone == (runs[-1],)
+    assert mirror.is_idle and taken(hand, mirror).runs == {}
+
+
+# --- garbage -------------------------------------------------------------------------------------
 
 
 def test_collection_is_off_within_and_as_it_was_after() -> None:

@@ -26,6 +26,7 @@ from leviath.engine.run_folders import ImportedRun
 from leviath.engine.step import Stepper
 from leviath.persistence.database import open_database
 from leviath.persistence.files import RealFileSystem
+from leviath.persistence.rows import Batch
 from leviath.persistence.run_meta import RunMeta
 from leviath.systems.caches import Caches
 from leviath.systems.invariants import broken
@@ -126,6 +127,20 @@ def test_after_a_crash_only_what_the_last_host_wrote_is_read(
     fs = CountingFileSystem()
     assert found(home, database, fs=fs).rewritten == []
     assert 0 < fs.read <= 5, "the files of one run"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_that_was_still_owed_is_written_again(
+    home: Path, database: Database, clean: bool
+) -> None:
+    mirrored(home, database, 2, clean=clean)
+    database.commit(Batch(behind=[1]))
+    findings = found(home, database)
+    assert findings.rewritten == [1]
+    assert findings.set_aside == [], "it is as the store left it, only older"
+    path = home / "runs" / "run-1" / "meta.json"
+    path.write_bytes(path.read_bytes().replace(b'"task": "task"', b'"task": "evil"'))
+    assert found(home, database).set_aside == ["runs/run-1/meta.json.other-1"]
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from engine_worlds import (
     until,
 )
 from msgspec.structs import replace
+from recording_disks import disk
 
 from leviath.components.errors import BlueprintError, DiskFull, StorageError
 from leviath.components.events import Ended, Spawned
@@ -33,10 +32,9 @@ from leviath.components.run_status import RunStatus
 from leviath.engine.clock import ManualClock
 from leviath.engine.limits import INBOX_INPUTS_MAX
 from leviath.engine.tools import ToolCall, tool
-from leviath.simulation.disk import Fault, Recording, RecordingDisk
+from leviath.simulation.disk import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from leviath.components.world_facts import Policy
@@ -50,21 +48,6 @@ def look() -> str:
 
 def turns(count: int) -> Counting:
     return Counting(*[priced("", tool_call("look"))] * count, priced("done"))
-
-
-_numbers = itertools.count()
-
-
-@contextmanager
-def disk(home: Path) -> Generator[RecordingDisk]:
-    """A disk below ``home`` that fails as its recording is told."""
-    home.mkdir(mode=0o700, exist_ok=True)
-    vfs = RecordingDisk(f"trouble-{next(_numbers)}", Recording(home))
-    try:
-        yield vfs
-    finally:
-        vfs.recording.arm()
-        vfs.unregister()
 
 
 # --- disks --------------------------------------------------------------------------------------
