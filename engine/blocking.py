@@ -304,8 +304,8 @@ class Run:
     def __init__(self, thread: _Thread, handle: RunHandle) -> None:
         self.thread = thread
         self.handle = handle
-        self.ordinal = handle.ordinal
-        self.run_id = handle.run_id
+        self.ordinal: int = handle.ordinal
+        self.run_id: str = handle.run_id
 
     def __repr__(self) -> str:
         return repr(self.handle)

@@ -98,7 +98,7 @@ class WorldTime:
         self._last_ms = clock.monotonic_ms()
         self._world_ms = start_ms
         self._waited_ms: int | None = 0
-        self.slept_ms = 0
+        self.slept_ms: int = 0
         """Left out since the last ``take_slept``."""
 
     def waiting(self, span_ms: int | None) -> None:

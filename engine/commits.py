@@ -78,8 +78,8 @@ class Chain:
 
     def __init__(self, db: Database, digest: bytes) -> None:
         self.db = db
-        self.digest = digest
-        self.step = 0
+        self.digest: bytes = digest
+        self.step: int = 0
         self.watch: HomeWatch | None = None
         """Looks whether the home is still there before anything is taken for durable."""
 
@@ -226,7 +226,7 @@ class Dirty:
 
     def __init__(self) -> None:
         self.parts: CutParts = {}
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def note(self, result: StepResult) -> None:
         """Take in one step's changes."""

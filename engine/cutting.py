@@ -34,21 +34,21 @@ class Cutting:
         inbox: Iterable[Input],
         chain: Chain,
         writer: Writer,
+        mirror: Mirror | None,
         ended: Callable[[Exception | None], None],
         world_ms: int,
     ) -> None:
-        self.dirty = Dirty()
+        self.dirty: Dirty = Dirty()
         self.allowed = True
         """False while a run is quarantined: its later changes are in the journal alone, and a cut
         would make its older state the valid one."""
-        self.is_under_way = False
-        self.mirror: Mirror | None = None
-        """Projects runs from memory: they stay there until it has."""
+        self.is_under_way: bool = False
         self._stepper = stepper
         self._world = stepper.world
         self._inbox = inbox
         self._chain = chain
         self._writer = writer
+        self._mirror = mirror
         self._ended = ended
         self._last_ms = world_ms
 
@@ -133,7 +133,8 @@ class Cutting:
                 world.evict(n)
 
     def _has_files_to_write(self, n: int) -> bool:
-        return self.mirror is not None and self.mirror.is_behind(n)
+        # Projected from memory.
+        return self._mirror is not None and self._mirror.is_behind(n)
 
     def _is_dirty(self, n: int) -> bool:
         return any((n, kind.__name__) in self.dirty.parts for kind in RUN_PARTS)

@@ -34,11 +34,11 @@ class DeliverJob:
     __slots__ = ("command", "done", "key", "outside", "url")
 
     def __init__(self, outside: Outside, command: Deliver) -> None:
-        self.outside = outside
-        self.command = command
-        self.url = command.launch.callback_url or ""
+        self.outside: Outside = outside
+        self.command: Deliver = command
+        self.url: str = command.launch.callback_url or ""
         """The whole of it once it is sent there; never log it."""
-        self.done = False
+        self.done: bool = False
         """Its one outcome was posted."""
         self.key: Hashable = (command.run, command.delivery.number)
 

@@ -29,7 +29,7 @@ class Subscription:
         self.behind_step: int | None = None
         """The first durable step whose events did not fit; None while the queue is complete."""
         self._arrived = trio.Event()
-        self.closed = False
+        self.closed: bool = False
 
     def put_all(self, events: tuple[WorldEvent, ...], step: int) -> None:
         """Add events of a step, as far as the queue takes them: then the reader is behind from this
@@ -63,7 +63,7 @@ class Feed:
         self._by_run: dict[str, list[Subscription]] = {}
         self._changed: dict[int, trio.Event] = {}
         self._progress: trio.Event | None = None
-        self.closed = False
+        self.closed: bool = False
         self.queue_max = EVENT_QUEUE_MAX
         self._kept: deque[WorldEvent] | None = None
 

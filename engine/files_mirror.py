@@ -113,7 +113,7 @@ class FilesMirror:
         self.database = database
         self.redact = redact
         self.sync_ended = sync_ended
-        self.thread = FileThread(runs, fs, backlog_bytes_max=backlog_bytes_max)
+        self.thread: FileThread = FileThread(runs, fs, backlog_bytes_max=backlog_bytes_max)
         self.written: dict[int, _Written] = {}
         self._lines: dict[str, list[Line]] = {}
         self._bodies: OrderedDict[bytes, bytes] = OrderedDict()

@@ -129,9 +129,9 @@ class AgentJob:
     __slots__ = ("command", "done", "key", "outside")
 
     def __init__(self, outside: Outside, command: FindAgent) -> None:
-        self.outside = outside
-        self.command = command
-        self.done = False
+        self.outside: Outside = outside
+        self.command: FindAgent = command
+        self.done: bool = False
         self.key: Hashable = (command.run, command.effect)
 
     async def perform(self) -> None:

@@ -75,9 +75,9 @@ class GatherJob:
     __slots__ = ("command", "done", "key", "outside")
 
     def __init__(self, outside: Outside, command: Gather) -> None:
-        self.outside = outside
-        self.done = False
-        self.command = command
+        self.outside: Outside = outside
+        self.done: bool = False
+        self.command: Gather = command
         self.key: Hashable = (command.run, command.effect)
 
     async def perform(self) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from leviath.engine.step import Stepper, StepResult
     from leviath.engine.texts import Texts
     from leviath.engine.writer import Writer
+    from leviath.systems.world import World
 
 _log = logging.getLogger("leviath.engine")
 
@@ -75,13 +76,13 @@ class Host:
         grace_ms: int = CLOSE_GRACE_MS,
     ) -> None:
         self.stepper = stepper
-        self.world = stepper.world
+        self.world: World = stepper.world
         self.outside = outside
         outside.post = self.post
         outside.identity = self.identity
         self.texts = texts
         self.clock = clock
-        self.time = WorldTime(clock, world_ms)
+        self.time: WorldTime = WorldTime(clock, world_ms)
         self.chain = chain
         self.writer = writer
         self.mirror = mirror
@@ -90,19 +91,19 @@ class Host:
         self.checks = checks
         """Check the invariants of the runs that each step changed."""
         self._grace_ms = grace_ms
-        self.feed = Feed()
-        self.previews = Previews()
-        self.backlog = Backlog()
+        self.feed: Feed = Feed()
+        self.previews: Previews = Previews()
+        self.backlog: Backlog = Backlog()
         self.inbox: deque[Input] = deque()
         self.cutting: Cutting | None = None
         """None for a world without a store."""
         if chain is not None and writer is not None:
-            self.cutting = Cutting(stepper, self.inbox, chain, writer, self._cut_ended, world_ms)
-            self.cutting.mirror = mirror
+            ended = self._cut_ended
+            self.cutting = Cutting(stepper, self.inbox, chain, writer, mirror, ended, world_ms)
         self.stalled: StorageError | None = None
         """The error that keeps steps from becoming durable; None while storage works."""
-        self.durable_step = 0
-        self.commits = 0
+        self.durable_step: int = 0
+        self.commits: int = 0
         self._unit = Unit()
         self._in_flight: Unit | None = None
         self._in_flight_bytes = 0
@@ -118,7 +119,7 @@ class Host:
         self._closing = False
         self.fatal: BaseException | None = None
         """Why the host had to stop; None while it works."""
-        self.ended = trio.Event()
+        self.ended: trio.Event = trio.Event()
         self.sending: Sending | None = None
         """Set once the host runs."""
         clock.subscribe(self.wake)

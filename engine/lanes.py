@@ -54,7 +54,7 @@ class Lane:
         """Workers that were woken or started and have not looked at the queue yet."""
         self._running: dict[Hashable, tuple[trio.CancelScope, Job]] = {}
         self._dropped: set[Hashable] = set()
-        self.busy = 0
+        self.busy: int = 0
 
     @property
     def waiting(self) -> int:

@@ -23,6 +23,8 @@ from leviath.engine.limits import (
 from leviath.systems.heartbeat import due_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leviath.engine.commits import Unit
     from leviath.engine.step import StepResult
     from leviath.systems.world import World
@@ -73,11 +75,11 @@ class Mirror:
         self._heap: list[tuple[int, int]] = []
         self._behind: dict[int, None] = {}
         """Runs of a crowd whose listing rows are written and whose files are not, oldest first."""
-        self.prepare = files.prepare
-        self.write = files.write
-        self.close = files.close
-        self.problems = files.problems
-        self.removed = files.removed
+        self.prepare: Callable[[Unit], None] = files.prepare
+        self.write: Callable[[object], None] = files.write
+        self.close: Callable[[], None] = files.close
+        self.problems: Callable[[], dict[str, str]] = files.problems
+        self.removed: Callable[[], list[int]] = files.removed
 
     @property
     def is_idle(self) -> bool:

@@ -106,7 +106,7 @@ class Offering:
         """Spec by the digest that commands carry."""
         self.bodies: list[bytes] = []
         """Encoded specs, for the entry table."""
-        self.offer = self._offer()
+        self.offer: Offer = self._offer()
         if redactor is not None:
             self._refuse_secrets(redactor)
 

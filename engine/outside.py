@@ -81,7 +81,7 @@ class Outside:
         """Looks a run up by its ordinal; set by the host."""
         self.callbacks: CallbackSender = HttpCallbacks()
         """Carries callbacks out; set by whoever opened the world."""
-        self.may_not_spend = spending.is_forbidden()
+        self.may_not_spend: bool = spending.is_forbidden()
         """Nothing is asked of a provider that may cost money."""
         self.wall_s: Callable[[], int] = int
         """Unix seconds; set by the host."""
@@ -230,9 +230,9 @@ class InferJob:
     __slots__ = ("command", "done", "key", "outside")
 
     def __init__(self, outside: Outside, command: Infer) -> None:
-        self.outside = outside
-        self.command = command
-        self.done = False
+        self.outside: Outside = outside
+        self.command: Infer = command
+        self.done: bool = False
         """Its one outcome was posted."""
         self.key: Hashable = (command.run, command.effect)
 
@@ -343,11 +343,11 @@ class ToolJob:
     __slots__ = ("command", "done", "key", "outside", "prepared", "tool")
 
     def __init__(self, outside: Outside, command: CallTool) -> None:
-        self.outside = outside
-        self.command = command
+        self.outside: Outside = outside
+        self.command: CallTool = command
         self.key: Hashable = (command.run, command.effect)
         self.tool: Tool | None = outside.offering.tools.get(command.tool)
-        self.done = False
+        self.done: bool = False
         self.prepared: tuple[ToolCall, dict[str, object]] | None = None
 
     def _prepare(self) -> tuple[ToolCall, dict[str, object]]:

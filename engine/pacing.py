@@ -33,7 +33,7 @@ class Pacer:
     """Learns from the steps that were taken."""
 
     def __init__(self) -> None:
-        self.inputs_max = STEP_INPUTS_MAX
+        self.inputs_max: int = STEP_INPUTS_MAX
         """Inputs of the next step at most."""
 
     def took(self, inputs: int, took_ns: int) -> None:

@@ -46,7 +46,7 @@ class Redactor:
         self._configured = {value for given in values if (value := _value(given))}
         self._learned: dict[str, None] = {}
         self._forms: tuple[str, ...] = ()
-        self.shortest = sys.maxsize
+        self.shortest: int = sys.maxsize
         """Texts of fewer characters hide nothing, and are not looked through."""
         self._arrange()
 

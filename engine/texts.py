@@ -37,7 +37,7 @@ class Texts:
         self._cached_bytes = 0
         self._pending: dict[bytes, bytes] = {}
         self._fresh: list[tuple[bytes, bytes]] = []
-        self.fresh_bytes = 0
+        self.fresh_bytes: int = 0
         """Size of what the next batch must make durable."""
         self.redactor: Redactor = NOTHING_KNOWN
         """Knows the values that no text may carry past this border."""

@@ -103,7 +103,7 @@ class Tool:
         self.is_async: Final = _is_async(self.name, function)
         self._function = function
         self._signature = Signature(self.name, function, ToolCall)
-        self.schema: Final = self._signature.schema
+        self.schema: Final[dict[str, Any]] = self._signature.schema
         self.schema_json: Final = msgspec.json.encode(self.schema, order="sorted").decode()
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class FunctionTool(Tool, Generic[P, R_co]):
 
     def __init__(self, function: Callable[P, R_co], **options: Any) -> None:
         super().__init__(function, **options)
-        self.__wrapped__ = function
+        self.__wrapped__: Callable[P, R_co] = function
         self.__doc__ = self.description
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:

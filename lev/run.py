@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import argparse
 
     from leviath.components.blueprint import Blueprint
+    from leviath.components.people import Profile
     from leviath.components.status import Status
     from leviath.engine.run_handle import RunHandle
     from leviath.engine.world import OpenWorld
@@ -79,20 +80,22 @@ class Launch:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.home = home_of(arguments.home)
-        self.agent = _agent(self.home, arguments.path)
+        self.home: Path = home_of(arguments.home)
+        self.agent: Path = _agent(self.home, arguments.path)
         loaded = load_blueprint(self.agent)
         check_spawnable(loaded.blueprint)
-        self.blueprint_path = str(loaded.path)
-        self.task = "" if arguments.task is None else read_task(arguments.task)
+        self.blueprint_path: str = str(loaded.path)
+        self.task: str = "" if arguments.task is None else read_task(arguments.task)
         _check_task(loaded.blueprint, self.task)
-        self.workdir = os.path.realpath(arguments.workdir)
+        self.workdir: str = os.path.realpath(arguments.workdir)
         if not os.path.isdir(self.workdir):
             raise SpawnError(f"the workdir {arguments.workdir!r} is no folder; make it first")
-        self.regions = _pairs(arguments.region, "--region", files=True)
-        self.metadata = _pairs(arguments.metadata, "--metadata", files=False)
+        self.regions: dict[str, str] = _pairs(arguments.region, "--region", files=True)
+        self.metadata: dict[str, str] = _pairs(arguments.metadata, "--metadata", files=False)
         self.yolo: bool | str = False if arguments.yolo is None else arguments.yolo or True
-        self.profiles = {} if arguments.profiles is None else read_profiles(arguments.profiles)
+        self.profiles: dict[str, Profile] = (
+            {} if arguments.profiles is None else read_profiles(arguments.profiles)
+        )
         check_yolo(self.yolo, self.profiles)
         self.budget, self.tree_budget = budget_of(arguments), tree_budget_of(arguments)
 

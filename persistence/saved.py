@@ -103,9 +103,11 @@ class SavedHome:
             row = self._db.world()
             if row is None:
                 raise StorageError(f"{path}: holds no step yet; run something in it first")
-            self.world_id, self.seed, self.last = row.world_id, row.seed, row.step
+            self.world_id: str = row.world_id
+            self.seed: int = row.seed
+            self.last: int = row.step
             self._rules = {opening.epoch: opening.rules for opening in self._db.openings()}
-            self.base = base_step(self._db)
+            self.base: int = base_step(self._db)
             self._parts = list(base_parts(self._db)) if self.base else []
             self._base_digest = self._db.journal_digest_at(self.base) if self.base else ORIGIN
             self._db.connection.execute("commit")

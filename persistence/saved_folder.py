@@ -49,9 +49,11 @@ class SavedFolder:
         except OSError as error:
             raise StorageError(f"{path / WORLD_FILE}: {error.strerror}", path=str(path)) from error
         header = self._header
-        self.world_id = str(header["world_id"])
-        self.seed, self.base, self.last = (int(header[key]) for key in ("seed", "base", "last"))
-        self.digest = bytes.fromhex(header["digest"])
+        self.world_id: str = str(header["world_id"])
+        self.seed: int = int(header["seed"])
+        self.base: int = int(header["base"])
+        self.last: int = int(header["last"])
+        self.digest: bytes = bytes.fromhex(header["digest"])
         self._texts = frozenset(bytes.fromhex(name) for name in header["texts"])
         for digest in sorted(self._texts):
             self.entry(digest)

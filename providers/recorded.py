@@ -132,7 +132,7 @@ class Recorded:
         """Digests that were recorded anew since this object was made."""
         self.misses: list[str] = []
         """What each miss was told, oldest first: a test that has any should fail."""
-        self.paid = mode != "none"
+        self.paid: bool = mode != "none"
         """Whether a call may reach the real provider."""
         self._is_open_ended = False
         """The cassette's last line has no end, as an editor may leave it."""

@@ -40,11 +40,12 @@ class RunPart:
     __slots__ = ("agent", "growth", "key", "prompt", "turns")
 
     def __init__(self, agent: AgentPart, seed: int, run_id: str) -> None:
-        self.agent = agent
-        self.key = key = subject_key(seed, run_id)
-        self.turns = agent.turns(key, "turns", 0)
-        self.prompt = agent.prompt(key, "prompt", 0)
-        self.growth = agent.growth(key, "growth", 0)
+        self.agent: AgentPart = agent
+        self.key: int = subject_key(seed, run_id)
+        key = self.key
+        self.turns: int = agent.turns(key, "turns", 0)
+        self.prompt: int = agent.prompt(key, "prompt", 0)
+        self.growth: int = agent.growth(key, "growth", 0)
 
 
 class AgentPart:
@@ -52,10 +53,10 @@ class AgentPart:
 
     def __init__(self, model: AgentModel) -> None:
         self.model = model
-        self.turns = model.turns.dice()
-        self.prompt = model.prompt_tokens.dice()
-        self.growth = model.growth_tokens.dice()
-        self.completion = model.completion_tokens.dice()
+        self.turns: Dice = model.turns.dice()
+        self.prompt: Dice = model.prompt_tokens.dice()
+        self.growth: Dice = model.growth_tokens.dice()
+        self.completion: Dice = model.completion_tokens.dice()
         self._calls = model.calls.dice()
         self._wheel = Wheel(model.tools) if model.tools else None
 

@@ -146,7 +146,7 @@ class Wheel:
     __slots__ = ("_sums", "_total", "things")
 
     def __init__(self, weights: tuple[tuple[str, int], ...]) -> None:
-        self.things = tuple(name for name, _ in weights)
+        self.things: tuple[str, ...] = tuple(name for name, _ in weights)
         self._sums: list[int] = []
         total = 0
         for _, weight in weights:

@@ -83,7 +83,7 @@ class Breached(Exception):
     def __init__(self, invariant: str, what: str) -> None:
         assert invariant in NAMES, invariant
         super().__init__(what)
-        self.breach = Breach(invariant, what)
+        self.breach: Breach = Breach(invariant, what)
 
 
 def check_runs(world: World, owners: Iterable[int]) -> None:

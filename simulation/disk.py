@@ -72,7 +72,7 @@ class Recording:
     """The log of everything done below ``root``, and the faults to come."""
 
     def __init__(self, root: Path, *, syncs: bool = True) -> None:
-        self.root = Path(os.path.realpath(root))
+        self.root: Path = Path(os.path.realpath(root))
         self.syncs = syncs
         """Syncs reach the disk. Without, they are only recorded, which is all that images need."""
         self.log: list[Operation] = []

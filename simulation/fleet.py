@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from leviath.components.commands import Command
     from leviath.components.inputs import Input
     from leviath.simulation.report import Report
+    from leviath.systems.caches import Caches
     from leviath.systems.run import LedgerFact
 
 _READY: Final = Marker.ready_to_infer
@@ -110,13 +111,13 @@ class Fleet:
     def __init__(self, scenario: Scenario, seed: int, *, digest: bool, check: bool) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.now_ms = 0
-        self.down_ms = 0
+        self.now_ms: int = 0
+        self.down_ms: int = 0
         """How long no host was up so far: world time leaves it out."""
         self.check = check
         self.chain: bytes | None = ORIGIN if digest else None
         sample_ms = scenario.sample_ms or max(1, scenario.duration_ms // 24)
-        self.measures = Measures(sample_ms, scenario.budget_nano_usd)
+        self.measures: Measures = Measures(sample_ms, scenario.budget_nano_usd)
         self.heap: list[tuple[int, int, Outcome]] = []
         self._order = 0
         self._flights: dict[tuple[int, int], tuple[int, Infer | CallTool]] = {}
@@ -131,8 +132,8 @@ class Fleet:
         inline_max = scenario.policy.text_inline_bytes_max
         self._providers = {model.name: ProviderPart(model) for model in scenario.providers}
         self._tools = {model.name: ToolPart(model, inline_max) for model in scenario.tools}
-        self.calendar = Calendar(scenario.arrivals, seed, self.push)
-        self.crowd = Crowd(scenario.people, self)
+        self.calendar: Calendar = Calendar(scenario.arrivals, seed, self.push)
+        self.crowd: Crowd = Crowd(scenario.people, self)
         self._crashes = list(scenario.crashes)
         self._before: dict[int, tuple[Component, ...]] | None = None
         """The state before the first step that the next crash takes; None when there is none."""
@@ -142,13 +143,15 @@ class Fleet:
         self._ledger: dict[int, list[LedgerFact]] = {}
         """Rows of runs in memory, to check their totals with."""
         self.kind: type[World] = World if digest else UnwrittenWorld
-        self.offer = _offer(scenario)
+        self.offer: Offer = _offer(scenario)
         shelf = {self._digests[model.name]: model.blueprint for model in agents}
         first: World = World()
         rows = parts_by_owner(first)
         rows[WORLD_OWNER] = (*rows[WORLD_OWNER], Seed("simulation", seed))
+        self.world: World
+        self.caches: Caches
         self.world, self.caches = loaded(self.kind, rows, shelf)
-        self.stepper = Stepper(self.world, self.caches)
+        self.stepper: Stepper = Stepper(self.world, self.caches)
         for crash in self._crashes:
             self.push(crash.at_ms, ("crash", 0, crash.down_ms, 0, None))
         self.next_due_ms: int | None = None

@@ -71,13 +71,13 @@ class Hand:
         seed: int = 1,
         check: bool = True,
     ) -> None:
-        self.world = World()
-        self.caches = Caches(self.world)
-        self.stepper = Stepper(self.world, self.caches)
+        self.world: World = World()
+        self.caches: Caches = Caches(self.world)
+        self.stepper: Stepper = Stepper(self.world, self.caches)
         self.check = check
-        self.world_ms = 0
-        self.wall_ms = START_MS
-        self.digest = ORIGIN
+        self.world_ms: int = 0
+        self.wall_ms: int = START_MS
+        self.digest: bytes = ORIGIN
         self.rows: list[JournalRow] = []
         self.results: list[StepResult] = []
         self.commands: list[Command] = []
@@ -85,7 +85,7 @@ class Hand:
         self.world.take_changes()
         self.redone: Owners = {WORLD_OWNER: _row(self.world, WORLD_OWNER)}
         """What a loader would have: the start, and every redo list since."""
-        self.offer = Offer(providers, _offered(tools))
+        self.offer: Offer = Offer(providers, _offered(tools))
         self.post(HostOpened(1, RULES), Configured(policy, self.offer, prices))
 
     def post(self, *inputs: Input) -> StepResult:

@@ -90,7 +90,7 @@ class Images:
         self._versions = Versions(log)
         self._place = place
         self._seen: set[Key] = set()
-        self.continued = 0
+        self.continued: int = 0
 
     def check(self, number: int, image: CrashImage, *, drop_row: bool = False) -> None:
         """Look at one image, and drive it on if none was like it. Raises Breached.

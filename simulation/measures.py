@@ -64,26 +64,26 @@ class Measures:
 
     def __init__(self, sample_ms: int, budget_nano: int | None) -> None:
         self.statuses: dict[str, int] = dict.fromkeys(STATUSES, 0)
-        self.spawned = 0
+        self.spawned: int = 0
         self.steps = 0
-        self.turns = 0
-        self.crashes = 0
+        self.turns: int = 0
+        self.crashes: int = 0
         self.errors: dict[str, int] = {}
-        self.given_up = 0
+        self.given_up: int = 0
         self.tool_calls: dict[str, int] = {}
         self.tool_errors: dict[str, int] = {}
         self.parked: dict[str, int] = {}
-        self.answered = 0
+        self.answered: int = 0
         self.answer_waits: dict[int, int] = {}
         self.slots: dict[SlotKey, SlotMeter] = {}
         self.money: dict[SlotKey, Money] = {}
-        self.spent_nano = 0
+        self.spent_nano: int = 0
         self.budget_nano = budget_nano
         self.budget_spent_ms: int | None = None
         self.refused_runs: set[str] = set()
         self._now_ms = 0
         self.samples: list[Sample] = []
-        self.next_sample_ms = 0
+        self.next_sample_ms: int = 0
         self._sample_ms = sample_ms
         self._bucket: dict[int, int] = {}
         """Waits for a slot since the last sample."""

@@ -112,15 +112,15 @@ class ModelHost:
     ) -> None:
         self.offer = offer
         self.shelf = shelf
-        self.seed = Seed("model", seed)
-        self.configured = Configured(policy, offer, prices)
-        self.plants = plants or Plants()
-        self.store = Store()
-        self.world_ms = 0
-        self.wall_ms = START_MS
+        self.seed: Seed = Seed("model", seed)
+        self.configured: Configured = Configured(policy, offer, prices)
+        self.plants: Plants = plants or Plants()
+        self.store: Store = Store()
+        self.world_ms: int = 0
+        self.wall_ms: int = START_MS
         self.commands: list[Command] = []
         self.lost: list[Command] = []
-        self.steps = 0
+        self.steps: int = 0
         self._once = {tool.name for tool in offer.tools if tool.effect_class == "once"}
         self._sent: set[tuple[int, int]] = set()
         """(run, effect) of calls of `once` tools that left."""
@@ -147,8 +147,8 @@ class ModelHost:
             if of > step:
                 raise Breached("files", f"run {n}: its file tells of step {of}, after {step}")
         self.redone = owners
-        self.world = World()
-        self.caches = Caches(self.world)
+        self.world: World = World()
+        self.caches: Caches = Caches(self.world)
         self.world.blueprints.update(self.shelf)
         owners.setdefault(WORLD_OWNER, {})[Seed] = self.seed
         self.world.load(WORLD_OWNER, owners[WORLD_OWNER].values())
@@ -159,9 +159,9 @@ class ModelHost:
         self.world.sequence = 0 if counters is None else counters.sequence
         self.world.sort_queues()
         self.caches.rebuild_order()
-        self.stepper = Stepper(self.world, self.caches)
-        self.digest = digest
-        self.ledger = dict(self.store.ledger)
+        self.stepper: Stepper = Stepper(self.world, self.caches)
+        self.digest: bytes = digest
+        self.ledger: dict[LedgerKey, LedgerFact] = dict(self.store.ledger)
         self._pending: list[tuple[StepResult, JournalRow]] = []
         check_runs(self.world, list(self.world.owners()))
         # An epoch that was claimed is used up, even if nothing of it became durable.

@@ -149,8 +149,8 @@ class Replayer:
 
     def __init__(self, saved: Saved, *, schedule: Schedule | None = None) -> None:
         self._saved = saved
-        self.world = World()
-        self.caches = Caches(self.world)
+        self.world: World = World()
+        self.caches: Caches = Caches(self.world)
         self._stepper = Stepper(self.world, self.caches, schedule=schedule)
         self._digest = saved.base_digest()
         self._load()

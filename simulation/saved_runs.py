@@ -71,11 +71,11 @@ class SavedWorld:
     """A home, or a folder made by ``lev export``. Nothing is kept open, and nothing is written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         with open_saved(self.path) as saved:
             self.run_ids: tuple[str, ...] = tuple(name for name, _ in saved.runs_starting(""))
             """Ids of its runs, oldest first."""
-            self.last_step = saved.last
+            self.last_step: int = saved.last
             """Number of its newest step."""
 
     def replay(self) -> ReplayReport:

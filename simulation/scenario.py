@@ -134,7 +134,7 @@ class Book:
     ) -> None:
         self.place = place
         self._runs = runs
-        self.busy = 0
+        self.busy: int = 0
         """Calls that are being made."""
         self.made: list[tuple[int, str]] = []
         """(position, idempotency key) of each call of a `once` tool."""

@@ -126,7 +126,7 @@ class Torture:
         self._scratch = TemporaryDirectory(prefix="leviath-torture-")
         self._place = Path(self._scratch.name).resolve()
         self._told: Told | None = None
-        self.continued = 0
+        self.continued: int = 0
         """Crash images that were driven to their end."""
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -119,15 +119,15 @@ class Tick:
     )
 
     def __init__(self, world: World, now: Now, event_base: int) -> None:
-        self.world = world
-        self.now = now
+        self.world: World = world
+        self.now: Now = now
         self.commands: list[Command] = []
         self.events: list[WorldEvent] = []
         self.facts: list[LedgerFact | StoreFact] = []
         self.acks: list[Ack] = []
         self.mirror: dict[int, bool] = {}
         """Runs whose files are out of date, and whether that is urgent."""
-        self.tree_moves = 0
+        self.tree_moves: int = 0
         """Runs that this step started or moved because of their parents."""
         self.guard: Guard = self._unguarded
         """Runs a system over one run of many, so that its failure stays with that run."""
@@ -168,9 +168,9 @@ class Run:
     __slots__ = ("n", "row", "world")
 
     def __init__(self, world: World, n: int) -> None:
-        self.world = world
-        self.n = n
-        self.row = world.live_rows[n]
+        self.world: World = world
+        self.n: int = n
+        self.row: dict[type, Any] = world.live_rows[n]
         """The run's parts by kind, as they are now; for reading only."""
 
     def get(self, kind: type[C]) -> C:

@@ -141,11 +141,11 @@ class TreeIndex:
         self.departed: dict[int, Departed] = {}
         self.news: dict[int, None] = {}
         """Children that ended in the step under way, in order: their parents are to hear."""
-        self.unsettled = Agenda()
+        self.unsettled: Agenda = Agenda()
         """Live children that may have to follow their parent: cancelled, paused or resumed."""
-        self.starting = Agenda()
+        self.starting: Agenda = Agenda()
         """Parents whose fan-out may have room for another worker."""
-        self.waiting = Agenda()
+        self.waiting: Agenda = Agenda()
         """Parents that rest until children end: looked at once when they begin to."""
         self._parent: dict[int, int] = {}
         self._hosted: dict[int, dict[int, None]] = {}

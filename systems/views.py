@@ -50,7 +50,7 @@ class StageView:
     def __init__(
         self, blueprint: Blueprint, spec: StageSpec, offer: Offer | None, *, asks: bool = True
     ) -> None:
-        self.spec = spec
+        self.spec: StageSpec = spec
         names = named(spec) if asks else without_questions(spec)
         self.tools: dict[str, OfferedTool] = _tools(names, offer)
         """What the stage offers and the host has, in the stage's order."""

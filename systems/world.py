@@ -95,7 +95,7 @@ class World:
         and a part that is there already is replaced in place: which entities have which parts does
         not change then, and nobody here asks esper's cached queries, which are what a write
         through it would clear (a seventh of a write under a profiler, 20 times a turn)."""
-        self.live_rows = self._entities
+        self.live_rows: dict[int, dict[type, Any]] = self._entities
         """The components of every resident owner, as they are now; for reading only."""
         self._entity: dict[int, int] = {}
         self._thread = threading.get_ident()
@@ -107,7 +107,7 @@ class World:
         self._whole: set[int] = set()
         """Owners whose context was replaced as a whole in this step, not spliced."""
         self._gone: dict[int, None] = {}
-        self.trees = TreeIndex(self)
+        self.trees: TreeIndex = TreeIndex(self)
         """Who works for whom; see ``systems.tree_index``."""
         self.purses = Purses(self)
         """Who has a budget, and what is set aside; see ``systems.reserves``."""

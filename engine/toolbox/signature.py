@@ -50,7 +50,7 @@ class Signature:
             self._arguments = msgspec.defstruct(
                 "Arguments", fields, kw_only=True, forbid_unknown_fields=True
             )
-            self.schema = _object_schema(self._arguments, defaults)
+            self.schema: dict[str, Any] = _object_schema(self._arguments, defaults)
         except (TypeError, ValueError, NameError) as error:
             raise ConfigError(
                 f"tool {tool!r}: a parameter has a type without a JSON schema "

@@ -131,11 +131,11 @@ class Output:
         self._order = order
         self._spill_fd: int | None = None
         self._veil = Veil(order["secrets"])
-        self.head = bytearray()
-        self.tail = bytearray()
-        self.size_bytes = 0
-        self.kept_bytes = 0
-        self.trouble = ""
+        self.head: bytearray = bytearray()
+        self.tail: bytearray = bytearray()
+        self.size_bytes: int = 0
+        self.kept_bytes: int = 0
+        self.trouble: str = ""
 
     @property
     def flooded(self) -> bool:
@@ -192,7 +192,7 @@ class Family:
     def __init__(self, argv: list[str], output_fd: int) -> None:
         self._reaps_all = _become_subreaper()
         self.status: int | None = None
-        self.pid = os.fork()
+        self.pid: int = os.fork()
         if self.pid == 0:
             _become(argv, output_fd)
 
