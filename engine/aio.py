@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from leviath.components.events import WorldEvent
     from leviath.components.outbox import Delivery
     from leviath.components.status import Status
+    from leviath.engine.budget_reading import Spending
     from leviath.engine.preview import Previewed
     from leviath.engine.questions import Question
     from leviath.engine.reconcile import OpenReport
@@ -346,6 +347,10 @@ class Run:
         """What the run and all runs below it cost."""
         return self.handle.total()
 
+    def spendings(self) -> dict[str, Spending]:
+        """What is left of its budgets: ``budget`` and ``tree_budget``."""
+        return self.handle.spendings()
+
     def ledger(self) -> list[LedgerRow]:
         """One row for each attempt at a provider call."""
         return self.handle.ledger()
@@ -401,6 +406,10 @@ class World:
     def listing(self, *, limit: int = 50, after: tuple[int, int] | None = None) -> list[RunRow]:
         """A page of the index of all runs of this home, newest first."""
         return self.world.listing(limit=limit, after=after)
+
+    def fleet_spending(self) -> Spending | None:
+        """What is left of ``fleet_budget``; None without one."""
+        return self.world.fleet_spending()
 
     def questions(self) -> list[Question]:
         """Everything that hosted runs wait for people to say, oldest first."""

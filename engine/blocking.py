@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leviath.components.events import WorldEvent
     from leviath.components.outbox import Delivery
     from leviath.components.status import Status
+    from leviath.engine.budget_reading import Spending
     from leviath.engine.preview import Previewed
     from leviath.engine.questions import Question
     from leviath.engine.reconcile import OpenReport
@@ -354,6 +355,10 @@ class Run:
         """What the run and all runs below it cost."""
         return self.thread.look(self.handle.total)
 
+    def spendings(self) -> dict[str, Spending]:
+        """What is left of its budgets: ``budget`` and ``tree_budget``."""
+        return self.thread.look(self.handle.spendings)
+
     def ledger(self) -> list[LedgerRow]:
         """One row for each attempt at a provider call."""
         return self.thread.look(self.handle.ledger)
@@ -419,6 +424,10 @@ class World:
         """
         source = self.thread.look(lambda: self.world.events(after=after))
         return EventStream(self.thread, source, source.close, timeout_s)
+
+    def fleet_spending(self) -> Spending | None:
+        """What is left of ``fleet_budget``; None without one."""
+        return self.thread.look(self.world.fleet_spending)
 
     def questions(self) -> list[Question]:
         """Everything that hosted runs wait for people to say, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -29,6 +30,7 @@ from leviath.components.outbox import Outbox
 from leviath.components.output import Output
 from leviath.components.status import Status
 from leviath.engine import arguments
+from leviath.engine.budget_reading import run_spendings, tree_held
 from leviath.engine.budgets import limits_of
 from leviath.engine.host import Host
 from leviath.engine.limits import INBOX_INPUTS_MAX, LABEL_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leviath.components.outbox import Delivery
+    from leviath.engine.budget_reading import Spending
     from leviath.engine.budgets import Budget
     from leviath.persistence.reader import Reader
     from leviath.persistence.rows import LedgerRow, RunRow
@@ -207,6 +210,17 @@ class RunHandle:
     def total(self) -> Totals:
         """What the run and all runs below it cost: ended, failed and cancelled ones too."""
         return tree_total(self._host.world, self._reader, self.ordinal, self.run_id)
+
+    def spendings(self) -> dict[str, Spending]:
+        """What is left of the run's budgets now: of its own as ``budget``, of what it shares with
+        all runs below it as ``tree_budget``. A budget that it was not given is not there.
+
+        Raises RunNotFound when the run was forgotten.
+        """
+        self._check_kept()
+        world, n = self._host.world, self.ordinal
+        find = partial(part_of, world, self._reader, n)
+        return run_spendings(find, self._host.time.now_ms(), tree_held(world, n))
 
     def _other(self, ordinal: int, run_id: str) -> RunHandle:
         return RunHandle(self._host, self._reader, ordinal, run_id)

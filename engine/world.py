@@ -25,6 +25,7 @@ from leviath.components.parts import WORLD_OWNER
 from leviath.components.run_id import is_run_id
 from leviath.components.world_facts import Counters, Policy
 from leviath.engine import arguments
+from leviath.engine.budget_reading import fleet_spending
 from leviath.engine.callbacks import HttpCallbacks
 from leviath.engine.clock import RealClock
 from leviath.engine.finding import AgentFinder
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from leviath.components.people import Profile
     from leviath.components.secret import Secret
+    from leviath.engine.budget_reading import Spending
     from leviath.engine.budgets import Budget
     from leviath.engine.callbacks import CallbackSender
     from leviath.engine.clock import Clock
@@ -304,6 +306,13 @@ class OpenWorld:
         if self._opened.reader is None:
             return []
         return self._opened.reader.run_rows(limit=limit, after=after)
+
+    def fleet_spending(self) -> Spending | None:
+        """What is left of ``fleet_budget`` now; None when the driving host was opened without
+        one."""
+        self._host.world.check_thread()
+        told = self._told
+        return fleet_spending(self._host.world, None if told is None else told.policy)
 
     def questions(self) -> list[Question]:
         """Everything that hosted runs wait for people to say, oldest first: questions of models,

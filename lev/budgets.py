@@ -5,23 +5,21 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec import Struct
-
-from leviath.components.budget import Allowance, Reserved, TreeSpent
 from leviath.components.errors import ConfigError
 from leviath.components.money import NANO_PER_USD, usd_text
-from leviath.components.progress import Cost, Stage, Visits
+from leviath.components.progress import Stage
 from leviath.components.run_status import RunStatus
+from leviath.engine.budget_reading import run_spendings
 from leviath.engine.budgets import Budget
 from leviath.engine.limits import BLUEPRINT_BYTES_MAX
 from leviath.engine.pricing import PriceTable
 from leviath.lev.text import span
-from leviath.systems.reserves import Sums, held_of, own_spent
+from leviath.systems.reserves import Sums
 
 if TYPE_CHECKING:
     import argparse
 
-    from leviath.components.budget import Limits
+    from leviath.engine.budget_reading import Spending
     from leviath.lev.run_parts import RunParts
 
 
@@ -86,37 +84,9 @@ _LABELS: Final = {"budget": "budget", "tree_budget": "of tree"}
 _OPTIONS: Final = {"budget": "--budget-", "tree_budget": "--tree-budget-"}
 
 
-class Spending(Struct, frozen=True):
-    """One budget of a run, and what became of it."""
-
-    limits: Limits
-    spent: Sums
-    held: Sums
-    passed_ms: int | None
-    """Of its time; None for a run that ended otherwise, since the world's time went on."""
-
-
 def spendings(parts: RunParts) -> dict[str, Spending]:
-    """The budgets of a run: its own as ``budget``, that of its tree as ``tree_budget``."""
-    allowance = parts.find(Allowance)
-    found: dict[str, Spending] = {}
-    if allowance is not None and allowance.own is not None:
-        reserved = parts.find(Reserved)
-        spent = own_spent(parts.find(Cost), parts.find(Visits), reserved)
-        passed_ms = _passed_ms(parts, allowance, allowance.own, allowance.own_since_ms)
-        found["budget"] = Spending(allowance.own, spent, held_of(reserved), passed_ms)
-    if allowance is not None and allowance.tree is not None:
-        shared = parts.find(TreeSpent) or TreeSpent()
-        spent = Sums(shared.nano_usd, shared.tokens, shared.turns)
-        passed_ms = _passed_ms(parts, allowance, allowance.tree, allowance.tree_since_ms)
-        found["tree_budget"] = Spending(allowance.tree, spent, parts.tree_held, passed_ms)
-    return found
-
-
-def _passed_ms(parts: RunParts, allowance: Allowance, limits: Limits, since_ms: int) -> int | None:
-    if limits.wall_ms is None or (parts.row.ended_ms is not None and not allowance.is_out_of_time):
-        return None
-    return min(parts.world_ms - since_ms, limits.wall_ms)
+    """The budgets of a run, and what became of them."""
+    return run_spendings(parts.find, parts.world_ms, parts.tree_held)
 
 
 def budget_pairs(parts: RunParts) -> list[tuple[str, str]]:

@@ -111,8 +111,8 @@ class Account(msgspec.Struct, frozen=True):
             cause = "step_cap" if self.cause == "own_budget" else self.cause
             return Refusal(
                 cause,
-                f"{self.name} of {limits.turns:,} turns is spent: {spent.turns:,} are taken, "
-                f"{held.turns:,} under way; {self.remedy}",
+                f"{self.name} of {limits.turns:,} turn{'s' * (limits.turns > 1)} is spent: "
+                f"{spent.turns:,} are taken, {held.turns:,} under way; {self.remedy}",
             )
         return None
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from leviath.engine.blueprints import load_blueprint as load_blueprint
     from leviath.engine.blueprints import parse_blueprint as parse_blueprint
     from leviath.engine.blueprints import validate_blueprint as validate_blueprint
+    from leviath.engine.budget_reading import Spending as Spending
     from leviath.engine.budgets import Budget as Budget
     from leviath.engine.callbacks import CallbackAnswer as CallbackAnswer
     from leviath.engine.callbacks import CallbackRefused as CallbackRefused
@@ -120,6 +121,7 @@ __all__ = [
     "Scripted",
     "Secret",
     "SpawnError",
+    "Spending",
     "StepRecord",
     "StorageError",
     "Store",
@@ -172,6 +174,7 @@ _HOMES = {
     "components.people": "Profile",
     "engine.questions": "Question",
     "engine.run_handle": "RunHandle",
+    "engine.budget_reading": "Spending",
     "engine.world": "OpenWorld open_world",
     "persistence.rows": "LedgerRow RunRow",
     "persistence.run_meta": "RunMeta",

@@ -165,7 +165,7 @@ async def test_a_run_that_spent_its_budget_goes_on_with_a_larger_one_only(tmp_pa
         row = await run.wait()
         assert (row.status, len(model.asked)) == ("error", 1)
         assert row.error == (
-            "the run's budget of 1 turns is spent: 1 are taken, 0 under way; resume the run with a "
+            "the run's budget of 1 turn is spent: 1 are taken, 0 under way; resume the run with a "
             "larger one"
         )
         for more in (None, leviath.Budget(usd="5"), leviath.Budget(turns=1)):
@@ -222,6 +222,48 @@ async def test_the_fleet_budget_is_a_sum_over_hosts(tmp_path: Path) -> None:
         run = world.run(run.run_id)
         await run.resume()
         assert (await run.wait()).status == "complete"
+
+
+# --- what is left -------------------------------------------------------------------------------
+
+
+@in_trio
+async def test_what_is_left_of_a_budget_is_told_while_a_call_is_under_way_and_after(
+    tmp_path: Path,
+) -> None:
+    home, clock, gate = tmp_path / "home", ManualClock(), Gate(priced("late", cost=7))
+    budget = leviath.Budget(usd="1", turns=3, wall_ms=60_000)
+    fleet = leviath.Budget(tokens=90_000)
+    async with world_of(home, gate, clock=clock, fleet_budget=fleet) as world:
+        run = await world.spawn(one(), workdir=tmp_path, budget=budget, tree_budget=budget)
+        await gate.waiting.wait()
+        await pass_time(clock, 2_000)
+        told = run.spendings()
+        assert list(told) == ["budget", "tree_budget"]
+        for one_of_them in told.values():
+            assert one_of_them.limits == budget.limits()
+            assert one_of_them.spent == type(one_of_them.spent)()
+            assert (one_of_them.held.nano_usd, one_of_them.held.turns) == (BOUND, 1)
+            assert one_of_them.passed_ms == 2_000
+        whole = world.fleet_spending()
+        assert whole is not None and whole.limits == fleet.limits()
+        assert whole.held.tokens == told["budget"].held.tokens > 0
+        gate.open.set()
+        row = await run.wait()
+        told, whole = run.spendings(), world.fleet_spending()
+        for one_of_them in told.values():
+            assert one_of_them.held == type(one_of_them.held)()
+            assert (one_of_them.spent.nano_usd, one_of_them.spent.turns) == (7, 1)
+            assert one_of_them.passed_ms is None, "the world's time goes on, the run's does not"
+        tokens = row.prompt_tokens + row.completion_tokens
+        assert whole is not None and whole.spent.tokens == tokens
+        await run.forget()
+        with pytest.raises(leviath.RunNotFound):
+            run.spendings()
+    async with world_of(home, gate, clock=clock) as world:
+        assert world.fleet_spending() is None
+        run = await world.spawn(one(), workdir=tmp_path)
+        assert run.spendings() == {}
 
 
 # --- crashes ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_a_run_that_spent_its_turns_says_so_and_goes_on_with_more(place: Place) 
     said = place.spawn("--json", "--budget-turns", "1", "--budget-time", "15m")
     body = said.document()
     assert said.code == 1
-    assert "model call not made: the run's budget of 1 turns is spent" in said.err
+    assert "model call not made: the run's budget of 1 turn is spent" in said.err
     run_id = body["run_id"]
     assert (body["status"], body["tree_budget"]) == ("error", None)
     assert body["budget"]["turns"] == {"limit": 1, "spent": 1, "set_aside": 0}
@@ -43,7 +43,7 @@ def test_a_run_that_spent_its_turns_says_so_and_goes_on_with_more(place: Place) 
     stats = place.lev("stats", "--json", "--by", "outcome").document()
     assert [row["group"] for row in stats["groups"]] == ["step_cap_reached"]
     again = place.lev("resume", run_id)
-    assert again.code == 1 and f"{run_id} cannot go on: the run's budget of 1 turns" in again.err
+    assert again.code == 1 and f"{run_id} cannot go on: the run's budget of 1 turn is" in again.err
     assert place.lev("resume", run_id, "--budget-turns", "2").code == 0
     assert place.lev("host", "--script", str(place.path / "replies.toml")).code == 0
     shown = place.lev("show", run_id).out
