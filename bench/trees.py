@@ -171,10 +171,9 @@ async def _cancel(folder: Path, count: int) -> tuple[float, float]:
                 await ended.wait()
                 durable = time.perf_counter() - began
         word = f'"status": "{RunStatus.CANCELLED.value}"'
-        left = metas
-        while left:
-            left = [meta for meta in left if word not in meta.read_text(encoding="utf-8")]
-            await trio.sleep(0.02)
+        for meta in metas:
+            while word not in meta.read_text(encoding="utf-8"):  # noqa: ASYNC110 - as above
+                await trio.sleep(0.02)
         return durable, time.perf_counter() - began
 
 

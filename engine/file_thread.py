@@ -130,6 +130,8 @@ class FileThread:
         """Forgotten runs whose folders are gone, also after a power cut."""
         self._unsynced = 0
         """Files of ended runs that were written and do not yet last through a power cut."""
+        self._more_follow = False
+        """The rest of a crowd comes with the next commit: it is made to last together."""
 
     # --- called while preparing -------------------------------------------------------------------
 
@@ -179,9 +181,15 @@ class FileThread:
 
     # --- called by the host -----------------------------------------------------------------------
 
-    def put(self, jobs: list[FileJob], removals: list[Removal]) -> None:
-        """Hand in what became durable, and what failed before once more. Returns at once."""
+    def put(
+        self, jobs: list[FileJob], removals: list[Removal], *, more_follow: bool = False
+    ) -> None:
+        """Hand in what became durable, and what failed before once more. Returns at once.
+
+        ``more_follow``: this is a part of a crowd, whose next part comes with the next call.
+        """
         with self._changed:
+            self._more_follow = more_follow
             for removal in removals:
                 self._forget(removal.run)
                 self._jobs[removal.key] = removal
@@ -271,15 +279,15 @@ class FileThread:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs and not self._closing:
+                while not (self._jobs or self._closing or self._crowd_is_over):
                     self._changed.wait()
-                if not self._jobs:
+                if not (self._jobs or self._unsynced):
                     return
                 batch = self._next_batch()
                 self._begun = frozenset(job.key for job in batch)
-                state = self._states.get(batch[0].run)
-                crowded = self._fs is REAL and SYNC_ALL is not None
-                together = crowded and len(self._jobs) >= TOGETHER_MIN
+                state = self._states.get(batch[0].run) if batch else None
+                can = bool(batch) and self._fs is REAL and SYNC_ALL is not None
+                together = can and (len(self._jobs) >= TOGETHER_MIN or self._more_follow)
             if together:
                 self._put_off(batch)
             errors = self._carry_out(batch, state)
@@ -293,6 +301,10 @@ class FileThread:
                     elif error is not None:
                         self._say(job.run_id, error)
                 self._changed.notify_all()
+
+    @property
+    def _crowd_is_over(self) -> bool:
+        return bool(self._unsynced) and not self._more_follow
 
     def _put_off(self, batch: list[FileJob | Removal]) -> None:
         for job in batch:

@@ -90,6 +90,8 @@ class _Prepared(Struct):
     """Log lines that wait for the next projection of their run."""
     world_ms: int = 0
     step: int = 0
+    more_follow: bool = False
+    """Files of the same crowd come with the next unit."""
 
 
 class FilesMirror:
@@ -154,6 +156,7 @@ class FilesMirror:
             prepared.removals.append(Removal(n, run_id))
             prepared.written[n] = None
         unit.let_go = prepared.let_go = self.thread.removed()
+        prepared.more_follow = bool(unit.behind)
         for parts in unit.runs.values():
             self._know_parent(parts)
         for n, parts in unit.runs.items():
@@ -178,7 +181,7 @@ class FilesMirror:
                 self.written[n] = written
         self.unvouched.difference_update(files.vouched)
         self.thread.let_go(files.let_go)
-        self.thread.put(files.jobs, files.removals)
+        self.thread.put(files.jobs, files.removals, more_follow=files.more_follow)
 
     def remove(self, forgotten: list[tuple[int, str]]) -> None:
         """Remove the folders of runs (ordinal, run id) that an earlier host has forgotten."""
