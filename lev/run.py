@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from leviath.components.blueprint import Blueprint
     from leviath.components.people import Profile
     from leviath.components.status import Status
+    from leviath.engine.budgets import Budget
     from leviath.engine.run_handle import RunHandle
     from leviath.engine.world import OpenWorld
 
@@ -97,7 +98,8 @@ class Launch:
             {} if arguments.profiles is None else read_profiles(arguments.profiles)
         )
         check_yolo(self.yolo, self.profiles)
-        self.budget, self.tree_budget = budget_of(arguments), tree_budget_of(arguments)
+        self.budget: Budget | None = budget_of(arguments)
+        self.tree_budget: Budget | None = tree_budget_of(arguments)
 
     async def spawn(self, world: OpenWorld) -> RunHandle:
         """Start one run as asked for."""

@@ -78,7 +78,7 @@ class Purses:
         has to be looked at."""
         self.trees: dict[int, Sums] = {}
         """What is set aside in each tree, by its root."""
-        self.fleet = Sums()
+        self.fleet: Sums = Sums()
         self._roots: dict[int, int] = {}
         """The root of each run with holds: its place in the tree may be gone before they are."""
 

@@ -109,7 +109,7 @@ class World:
         self._gone: dict[int, None] = {}
         self.trees: TreeIndex = TreeIndex(self)
         """Who works for whom; see ``systems.tree_index``."""
-        self.purses = Purses(self)
+        self.purses: Purses = Purses(self)
         """Who has a budget, and what is set aside; see ``systems.reserves``."""
         self.watchers: dict[type, Any] = {
             Position: self.queue_moved,
